@@ -1,0 +1,205 @@
+// The rules of the house, held by a test so that nobody has to remember them.
+package miwnode_test
+
+import (
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/miwnode/miwnode"
+
+type goPackage struct {
+	ImportPath  string
+	Name        string
+	Dir         string
+	Doc         string
+	Imports     []string
+	Deps        []string
+	GoFiles     []string
+	TestGoFiles []string
+}
+
+func listPackages(t *testing.T, args ...string) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list", "-json=ImportPath,Name,Dir,Doc,Imports,Deps,GoFiles,TestGoFiles"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []goPackage
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p goPackage
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// forbidden imports: package (below the module) → import → what to do instead.
+var forbidden = map[string]map[string]string{
+	"fsm": {
+		"net": "the state is pure", "os": "the state is pure", "math/rand": "the state is deterministic", "math/rand/v2": "the state is deterministic",
+		"log/slog": "return outcomes, the node logs", module + "/node": "node imports fsm", module + "/transport": "the state knows no wire",
+	},
+	"fsm/fsmpb":            {module + "/fsm": "fsm imports its wire format"},
+	"transport":            {module + "/fsm": "transport moves bytes", module + "/node": "node imports transport", module + "/coord": "transport moves bytes"},
+	"transport/memnet":     {module + "/fsm": "memnet moves bytes", module + "/node": "memnet moves bytes"},
+	"node":                 {module + "/coord": "coord sits on the node through coord.Cluster", module + "/api": "api imports node", "testing": "tests belong to nodetest"},
+	"coord":                {module + "/node": "declare what you need in coord.Cluster", module + "/transport": "declare it in coord.Cluster", "github.com/hashicorp/raft": "declare it in coord.Cluster"},
+	"api":                  {"github.com/hashicorp/raft": "ask the node", "github.com/hashicorp/memberlist": "ask the node"},
+	"cmd/miwnode":          {"github.com/hashicorp/raft": "ask the node", "github.com/hashicorp/memberlist": "ask the node"},
+	"guard":                {module + "/node": "the guard outlives the node", module + "/api": "the guard outlives the node"},
+	"transport/transportpb": {module + "/transport": "transport imports its wire format"},
+}
+
+func TestImportDirection(t *testing.T) {
+	for _, p := range listPackages(t, "./...") {
+		rel := strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/")
+		for _, imp := range p.Imports {
+			if why, bad := forbidden[rel][imp]; bad {
+				t.Errorf("%s imports %s: %s", rel, imp, why)
+			}
+			if imp == module+"/jepsen" && rel != "cmd/miwnode" && !strings.HasPrefix(rel, "jepsen") {
+				t.Errorf("%s imports jepsen, which only tests and the command may", rel)
+			}
+			if strings.HasSuffix(imp, "/nodetest") && rel != "jepsen" {
+				t.Errorf("%s imports nodetest outside a test", rel)
+			}
+		}
+	}
+}
+
+// TestOnlyFsmMachineKnowsRaft keeps the replicated state free of raft but for its adapter.
+func TestOnlyFsmMachineKnowsRaft(t *testing.T) {
+	eachFile(t, "fsm", func(path string, f *ast.File) {
+		for _, imp := range f.Imports {
+			p := strings.Trim(imp.Path.Value, `"`)
+			if p == "github.com/hashicorp/raft" && filepath.Base(path) != "machine.go" {
+				t.Errorf("%s imports raft; only fsm/machine.go may", path)
+			}
+			if p == "context" && filepath.Base(path) != "machine.go" {
+				t.Errorf("%s imports context; the state takes none", path)
+			}
+		}
+	})
+}
+
+func TestEveryPackageHasOneDoc(t *testing.T) {
+	for _, p := range listPackages(t, "./...") {
+		if p.Name == "miwnode_test" || strings.HasSuffix(p.ImportPath, "pb") || len(p.GoFiles) == 0 {
+			continue
+		}
+		if p.Doc == "" {
+			t.Errorf("%s has no package comment", p.ImportPath)
+		}
+	}
+}
+
+// TestNoTestCodeInBinary: what tests need must not reach users' binaries.
+func TestNoTestCodeInBinary(t *testing.T) {
+	for _, p := range listPackages(t, "./cmd/miwnode", "./node", "./coord", "./api", "./guard") {
+		for _, d := range p.Deps {
+			switch {
+			case d == "testing", d == "go.uber.org/goleak", strings.HasSuffix(d, "/nodetest"), strings.HasSuffix(d, "/memnet"):
+				t.Errorf("%s depends on %s", p.ImportPath, d)
+			}
+		}
+	}
+}
+
+func TestGoModHasNoReplace(t *testing.T) {
+	b, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(b), "\nreplace") {
+		t.Error("go.mod has a replace directive; it does not reach those who import us")
+	}
+}
+
+// TestBannedCalls: no printing, no exits, no naked clocks where there must be none, no sleeps in tests outside bubbles.
+func TestBannedCalls(t *testing.T) {
+	library := []string{"fsm", "transport", "node", "coord", "guard", "api"}
+	for _, dir := range library {
+		eachFile(t, dir, func(path string, f *ast.File) {
+			test := strings.HasSuffix(path, "_test.go") || strings.Contains(path, "nodetest")
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				name := selector(call.Fun)
+				switch {
+				case test:
+				case strings.HasPrefix(name, "log.") && importsLog(f), name == "fmt.Print", name == "fmt.Println", name == "fmt.Printf":
+					t.Errorf("%s calls %s; take a *slog.Logger", path, name)
+				case name == "os.Exit" && dir != "guard" && dir != "coord":
+					t.Errorf("%s calls os.Exit", path)
+				case strings.HasPrefix(path, "fsm/") && (name == "time.Now" || name == "time.Since"):
+					t.Errorf("%s reads a clock", path)
+				}
+				return true
+			})
+		})
+	}
+	for _, dir := range append(library, "cmd", "jepsen") {
+		eachFile(t, dir, func(path string, f *ast.File) {
+			if !strings.HasSuffix(path, "_test.go") || importsPath(f, "testing/synctest") {
+				return
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok && selector(call.Fun) == "time.Sleep" {
+					t.Errorf("%s sleeps outside a bubble; wait on a signal", path)
+				}
+				return true
+			})
+		})
+	}
+}
+
+func selector(e ast.Expr) string {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		if x, ok := s.X.(*ast.Ident); ok {
+			return x.Name + "." + s.Sel.Name
+		}
+	}
+	return ""
+}
+
+func importsPath(f *ast.File, path string) bool {
+	for _, imp := range f.Imports {
+		if strings.Trim(imp.Path.Value, `"`) == path {
+			return true
+		}
+	}
+	return false
+}
+
+func importsLog(f *ast.File) bool { return importsPath(f, "log") }
+
+func eachFile(t *testing.T, dir string, visit func(path string, f *ast.File)) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		visit(path, f)
+		return nil
+	})
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+}
