@@ -15,6 +15,8 @@ import (
 	"go.etcd.io/etcd/client/v3/concurrency"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+
+	"github.com/miwnode/miwnode/load"
 )
 
 // etcdCluster is three etcd servers of one process on loopback, fsync on, each
@@ -109,18 +111,18 @@ func loopbackURL() url.URL {
 }
 
 // etcdCell measures one cell once in a fresh cluster.
-func etcdCell(ctx context.Context, cell, variant string, d time.Duration) (row, error) {
+func etcdCell(ctx context.Context, cell, variant string, d time.Duration) (load.Row, error) {
 	begin := time.Now()
 	c, err := startEtcd(ctx)
 	defer c.close()
 	if err != nil {
-		return row{}, err
+		return load.Row{}, err
 	}
 	if cell == "start" {
 		if err := concurrency.NewMutex(c.sessions[0], "/start").Lock(ctx); err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
-		return row{P50: ms(time.Since(begin))}, nil
+		return load.Row{P50: load.MS(time.Since(begin))}, nil
 	}
 	switch cell + "/" + variant {
 	case "pairs/leader":
@@ -134,12 +136,12 @@ func etcdCell(ctx context.Context, cell, variant string, d time.Duration) (row, 
 	case "handover/":
 		return c.handover(ctx, 100)
 	}
-	return row{}, fmt.Errorf("unknown cell %s/%s", cell, variant)
+	return load.Row{}, fmt.Errorf("unknown cell %s/%s", cell, variant)
 }
 
 // pairs: each caller locks and unlocks a key of its own through the node given to it.
-func (c *etcdCluster) pairs(ctx context.Context, d time.Duration, callers int, at func(int) int) (row, error) {
-	return measure(ctx, d, callers, func(ctx context.Context, caller int) error {
+func (c *etcdCluster) pairs(ctx context.Context, d time.Duration, callers int, at func(int) int) (load.Row, error) {
+	return load.Repeat(ctx, d, callers, func(ctx context.Context, caller int) error {
 		m := concurrency.NewMutex(c.sessions[at(caller)], "/pairs/"+strconv.Itoa(caller))
 		if err := m.Lock(ctx); err != nil {
 			return err
@@ -149,13 +151,13 @@ func (c *etcdCluster) pairs(ctx context.Context, d time.Duration, callers int, a
 }
 
 // renewals: each caller keeps a lease of its own alive at the leader, one request at a time.
-func (c *etcdCluster) renewals(ctx context.Context, d time.Duration, callers int) (row, error) {
+func (c *etcdCluster) renewals(ctx context.Context, d time.Duration, callers int) (load.Row, error) {
 	cl := c.clients[c.leader]
 	ids := make([]clientv3.LeaseID, callers)
 	for i := range ids {
 		g, err := cl.Grant(ctx, 10)
 		if err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		ids[i] = g.ID
 	}
@@ -163,7 +165,7 @@ func (c *etcdCluster) renewals(ctx context.Context, d time.Duration, callers int
 	for i := range streams {
 		streams[i] = keepAliveStream(ctx, cl, ids[i])
 	}
-	return measure(ctx, d, callers, func(ctx context.Context, caller int) error { return streams[caller]() })
+	return load.Repeat(ctx, d, callers, func(ctx context.Context, caller int) error { return streams[caller]() })
 }
 
 func keepAliveStream(ctx context.Context, cl *clientv3.Client, id clientv3.LeaseID) func() error {
@@ -174,14 +176,14 @@ func keepAliveStream(ctx context.Context, cl *clientv3.Client, id clientv3.Lease
 }
 
 // handover: unlock at one follower until the waiter at the other holds the lock.
-func (c *etcdCluster) handover(ctx context.Context, rounds int) (row, error) {
+func (c *etcdCluster) handover(ctx context.Context, rounds int) (load.Row, error) {
 	var gaps []time.Duration
 	a, b := (c.leader+1)%3, (c.leader+2)%3
 	for i := range rounds {
 		key := "/handover/" + strconv.Itoa(i)
 		first, second := concurrency.NewMutex(c.sessions[a], key), concurrency.NewMutex(c.sessions[b], key)
 		if err := first.Lock(ctx); err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		got := make(chan error, 1)
 		var at time.Time
@@ -191,22 +193,22 @@ func (c *etcdCluster) handover(ctx context.Context, rounds int) (row, error) {
 			got <- err
 		}()
 		if err := c.waiting(ctx, key); err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		released := time.Now()
 		if err := first.Unlock(ctx); err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		if err := <-got; err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		gaps = append(gaps, at.Sub(released))
 		if err := second.Unlock(ctx); err != nil {
-			return row{}, err
+			return load.Row{}, err
 		}
 		a, b = b, a
 	}
-	return row{P50: ms(quantile(gaps, 0.5)), P99: ms(quantile(gaps, 0.99))}, nil
+	return load.Row{P50: load.MS(load.Quantile(gaps, 0.5)), P99: load.MS(load.Quantile(gaps, 0.99))}, nil
 }
 
 // waiting returns once both mutexes stand in the queue of the key and the second one has had time to watch.

@@ -20,6 +20,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/miwnode/miwnode/load"
 )
 
 type cell struct {
@@ -84,7 +86,7 @@ func run(ctx context.Context) error {
 		if *only != "" && !strings.Contains(","+*only+",", ","+c.name+",") {
 			continue
 		}
-		var ours, theirs []row
+		var ours, theirs []load.Row
 		for round := range *rounds {
 			fmt.Fprintf(os.Stderr, "\r%s %s: round %d of %d   ", c.name, c.variant, round+1, *rounds)
 			r, err := output1(ctx, self, "-etcd", c.name+"/"+c.variant, "-duration", duration.String())
@@ -99,7 +101,9 @@ func run(ctx context.Context) error {
 			ours = append(ours, r)
 		}
 		fmt.Fprint(os.Stderr, "\r                                             \r")
-		a, b := summary(c, "miwnode", ours), summary(c, "etcd", theirs)
+		a, b := load.Median(ours), load.Median(theirs)
+		a.Cell, a.Variant, a.Product = c.name, c.variant, "miwnode"
+		b.Cell, b.Variant, b.Product = c.name, c.variant, "etcd"
 		if *output == "json" {
 			enc := json.NewEncoder(os.Stdout)
 			_ = enc.Encode(a)
@@ -122,29 +126,18 @@ func run(ctx context.Context) error {
 }
 
 // output1 runs a command that prints one row as a JSON line.
-func output1(ctx context.Context, name string, args ...string) (row, error) {
+func output1(ctx context.Context, name string, args ...string) (load.Row, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return row{}, err
+		return load.Row{}, err
 	}
-	var r row
+	var r load.Row
 	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			return row{}, fmt.Errorf("%q: %w", lines.Text(), err)
+			return load.Row{}, fmt.Errorf("%q: %w", lines.Text(), err)
 		}
 	}
 	return r, nil
-}
-
-func summary(c cell, product string, rows []row) row {
-	s := row{Cell: c.name, Variant: c.variant, Product: product, Runs: len(rows)}
-	var perS, p50, p99 []float64
-	for _, r := range rows {
-		s.Callers = r.Callers
-		perS, p50, p99 = append(perS, r.PerS), append(p50, r.P50), append(p99, r.P99)
-	}
-	s.PerS, s.P50, s.P99 = median(perS), median(p50), median(p99)
-	return s
 }
