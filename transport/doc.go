@@ -1,0 +1,2 @@
+// Package transport moves bytes between nodes.
+package transport
