@@ -317,8 +317,11 @@ type Proposal struct {
 	Boot   uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
 	// Every command of this boot below low_water has been answered to its caller;
 	// its result is forgotten and a repeat of it is refused.
-	LowWater      uint64     `protobuf:"varint,3,opt,name=low_water,json=lowWater,proto3" json:"low_water,omitempty"`
-	Commands      []*Command `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"`
+	LowWater uint64     `protobuf:"varint,3,opt,name=low_water,json=lowWater,proto3" json:"low_water,omitempty"`
+	Commands []*Command `protobuf:"bytes,4,rep,name=commands,proto3" json:"commands,omitempty"`
+	// Smallest state version that knows all its commands: what a binary that is
+	// too old names when it stops.
+	Version       uint32 `protobuf:"varint,5,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +382,13 @@ func (x *Proposal) GetCommands() []*Command {
 		return x.Commands
 	}
 	return nil
+}
+
+func (x *Proposal) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
 }
 
 type Command struct {
@@ -981,7 +991,7 @@ type OpenSession struct {
 	NodeId string `protobuf:"bytes,5,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Boot   uint64 `protobuf:"varint,6,opt,name=boot,proto3" json:"boot,omitempty"`
 	Nonce  string `protobuf:"bytes,7,opt,name=nonce,proto3" json:"nonce,omitempty"`
-	// The opener has proved that every process of its earlier boots is gone (DESIGN 4.10).
+	// The opener has proved that every process of its earlier boots is gone.
 	RestartProved bool `protobuf:"varint,8,opt,name=restart_proved,json=restartProved,proto3" json:"restart_proved,omitempty"`
 	// Empty: no instance. Else its ID (host:pid:uuid for nodes).
 	InstanceId string `protobuf:"bytes,9,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
@@ -1860,6 +1870,7 @@ type Record struct {
 	//	*Record_Keyed
 	//	*Record_Event
 	//	*Record_Ledger
+	//	*Record_Result
 	//	*Record_End
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
@@ -1975,6 +1986,15 @@ func (x *Record) GetLedger() *LedgerRecord {
 	return nil
 }
 
+func (x *Record) GetResult() *SeqResult {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
 func (x *Record) GetEnd() *EndRecord {
 	if x != nil {
 		if x, ok := x.Record.(*Record_End); ok {
@@ -2020,6 +2040,10 @@ type Record_Ledger struct {
 	Ledger *LedgerRecord `protobuf:"bytes,8,opt,name=ledger,proto3,oneof"`
 }
 
+type Record_Result struct {
+	Result *SeqResult `protobuf:"bytes,9,opt,name=result,proto3,oneof"` // belongs to the client record before it
+}
+
 type Record_End struct {
 	End *EndRecord `protobuf:"bytes,15,opt,name=end,proto3,oneof"`
 }
@@ -2040,6 +2064,8 @@ func (*Record_Event) isRecord_Record() {}
 
 func (*Record_Ledger) isRecord_Record() {}
 
+func (*Record_Result) isRecord_Record() {}
+
 func (*Record_End) isRecord_Record() {}
 
 type ClusterRecord struct {
@@ -2052,7 +2078,13 @@ type ClusterRecord struct {
 	MaxSessionTtlMs int64                  `protobuf:"varint,6,opt,name=max_session_ttl_ms,json=maxSessionTtlMs,proto3" json:"max_session_ttl_ms,omitempty"`
 	LeaderId        string                 `protobuf:"bytes,7,opt,name=leader_id,json=leaderId,proto3" json:"leader_id,omitempty"`
 	LeaderTerm      uint64                 `protobuf:"varint,8,opt,name=leader_term,json=leaderTerm,proto3" json:"leader_term,omitempty"`
-	LastTerm        uint64                 `protobuf:"varint,9,opt,name=last_term,json=lastTerm,proto3" json:"last_term,omitempty"`
+	// Wall clock of the last batch that carried one, and the sum of the steps
+	// forward between such stamps: the clock of idempotency keys never runs back.
+	LastStamp int64 `protobuf:"varint,9,opt,name=last_stamp,json=lastStamp,proto3" json:"last_stamp,omitempty"`
+	ElapsedNs int64 `protobuf:"varint,10,opt,name=elapsed_ns,json=elapsedNs,proto3" json:"elapsed_ns,omitempty"`
+	// The newest event that has left the ring; a reader behind it has a hole.
+	DroppedRevision uint64 `protobuf:"varint,11,opt,name=dropped_revision,json=droppedRevision,proto3" json:"dropped_revision,omitempty"`
+	DroppedPosition uint32 `protobuf:"varint,12,opt,name=dropped_position,json=droppedPosition,proto3" json:"dropped_position,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2143,9 +2175,30 @@ func (x *ClusterRecord) GetLeaderTerm() uint64 {
 	return 0
 }
 
-func (x *ClusterRecord) GetLastTerm() uint64 {
+func (x *ClusterRecord) GetLastStamp() int64 {
 	if x != nil {
-		return x.LastTerm
+		return x.LastStamp
+	}
+	return 0
+}
+
+func (x *ClusterRecord) GetElapsedNs() int64 {
+	if x != nil {
+		return x.ElapsedNs
+	}
+	return 0
+}
+
+func (x *ClusterRecord) GetDroppedRevision() uint64 {
+	if x != nil {
+		return x.DroppedRevision
+	}
+	return 0
+}
+
+func (x *ClusterRecord) GetDroppedPosition() uint32 {
+	if x != nil {
+		return x.DroppedPosition
 	}
 	return 0
 }
@@ -2335,7 +2388,6 @@ type LeaseRecord struct {
 	InstanceId       string                 `protobuf:"bytes,13,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // of the holder, "" for a plain session
 	NodeId           string                 `protobuf:"bytes,14,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Name             string                 `protobuf:"bytes,15,opt,name=name,proto3" json:"name,omitempty"`
-	GapNs            int64                  `protobuf:"varint,16,opt,name=gap_ns,json=gapNs,proto3" json:"gap_ns,omitempty"` // time since the former grant of the key ended, 0 = none known
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2475,13 +2527,6 @@ func (x *LeaseRecord) GetName() string {
 	return ""
 }
 
-func (x *LeaseRecord) GetGapNs() int64 {
-	if x != nil {
-		return x.GapNs
-	}
-	return 0
-}
-
 type WaiterRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2567,13 +2612,13 @@ func (x *WaiterRecord) GetPosition() uint32 {
 }
 
 type ClientRecord struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
-	LowWater      uint64                 `protobuf:"varint,3,opt,name=low_water,json=lowWater,proto3" json:"low_water,omitempty"`
-	Results       []*SeqResult           `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	NodeId          string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Boot            uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`
+	LowWater        uint64                 `protobuf:"varint,3,opt,name=low_water,json=lowWater,proto3" json:"low_water,omitempty"`
+	RemovedRevision uint64                 `protobuf:"varint,4,opt,name=removed_revision,json=removedRevision,proto3" json:"removed_revision,omitempty"` // its node left the cluster then; 0 = it did not
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ClientRecord) Reset() {
@@ -2627,11 +2672,11 @@ func (x *ClientRecord) GetLowWater() uint64 {
 	return 0
 }
 
-func (x *ClientRecord) GetResults() []*SeqResult {
+func (x *ClientRecord) GetRemovedRevision() uint64 {
 	if x != nil {
-		return x.Results
+		return x.RemovedRevision
 	}
-	return nil
+	return 0
 }
 
 type SeqResult struct {
@@ -2641,6 +2686,7 @@ type SeqResult struct {
 	// What the answer was about, so that a replayed acquire is checked against the present.
 	AcquireKey     string `protobuf:"bytes,3,opt,name=acquire_key,json=acquireKey,proto3" json:"acquire_key,omitempty"`
 	AcquireSession string `protobuf:"bytes,4,opt,name=acquire_session,json=acquireSession,proto3" json:"acquire_session,omitempty"`
+	AcquireHolder  string `protobuf:"bytes,5,opt,name=acquire_holder,json=acquireHolder,proto3" json:"acquire_holder,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -2703,11 +2749,18 @@ func (x *SeqResult) GetAcquireSession() string {
 	return ""
 }
 
+func (x *SeqResult) GetAcquireHolder() string {
+	if x != nil {
+		return x.AcquireHolder
+	}
+	return ""
+}
+
 type KeyedRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Hash          []byte                 `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
-	Stamp         int64                  `protobuf:"varint,3,opt,name=stamp,proto3" json:"stamp,omitempty"`
+	ElapsedNs     int64                  `protobuf:"varint,3,opt,name=elapsed_ns,json=elapsedNs,proto3" json:"elapsed_ns,omitempty"` // ClusterRecord.elapsed_ns when it was applied
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	Position      uint32                 `protobuf:"varint,5,opt,name=position,proto3" json:"position,omitempty"`
 	Result        *SeqResult             `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
@@ -2759,9 +2812,9 @@ func (x *KeyedRecord) GetHash() []byte {
 	return nil
 }
 
-func (x *KeyedRecord) GetStamp() int64 {
+func (x *KeyedRecord) GetElapsedNs() int64 {
 	if x != nil {
-		return x.Stamp
+		return x.ElapsedNs
 	}
 	return 0
 }
@@ -2791,18 +2844,18 @@ type EventRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	Position      uint32                 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
-	Type          string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
+	Type          uint32                 `protobuf:"varint,3,opt,name=type,proto3" json:"type,omitempty"` // fsm.EventType
 	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
 	Token         uint64                 `protobuf:"varint,5,opt,name=token,proto3" json:"token,omitempty"`
 	InstanceId    string                 `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
 	NodeId        string                 `protobuf:"bytes,7,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Reason        string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
-	By            string                 `protobuf:"bytes,9,opt,name=by,proto3" json:"by,omitempty"`
-	Name          string                 `protobuf:"bytes,10,opt,name=name,proto3" json:"name,omitempty"`
-	To            string                 `protobuf:"bytes,11,opt,name=to,proto3" json:"to,omitempty"` // successor of a transfer, and the like
-	At            int64                  `protobuf:"varint,12,opt,name=at,proto3" json:"at,omitempty"`
-	Term          uint64                 `protobuf:"varint,13,opt,name=term,proto3" json:"term,omitempty"`
-	Detail        string                 `protobuf:"bytes,14,opt,name=detail,proto3" json:"detail,omitempty"` // free text of the author
+	Name          string                 `protobuf:"bytes,8,opt,name=name,proto3" json:"name,omitempty"`
+	EndReason     EndReason              `protobuf:"varint,9,opt,name=end_reason,json=endReason,proto3,enum=miwnode.fsm.v1.EndReason" json:"end_reason,omitempty"` // of lease.ended
+	By            string                 `protobuf:"bytes,10,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string                 `protobuf:"bytes,11,opt,name=reason,proto3" json:"reason,omitempty"` // free text of the author
+	To            string                 `protobuf:"bytes,12,opt,name=to,proto3" json:"to,omitempty"`         // successor of a transfer
+	At            int64                  `protobuf:"varint,13,opt,name=at,proto3" json:"at,omitempty"`
+	Number        uint64                 `protobuf:"varint,14,opt,name=number,proto3" json:"number,omitempty"` // term of leader.changed, version of version.raised
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2851,11 +2904,11 @@ func (x *EventRecord) GetPosition() uint32 {
 	return 0
 }
 
-func (x *EventRecord) GetType() string {
+func (x *EventRecord) GetType() uint32 {
 	if x != nil {
 		return x.Type
 	}
-	return ""
+	return 0
 }
 
 func (x *EventRecord) GetKey() string {
@@ -2886,11 +2939,18 @@ func (x *EventRecord) GetNodeId() string {
 	return ""
 }
 
-func (x *EventRecord) GetReason() string {
+func (x *EventRecord) GetName() string {
 	if x != nil {
-		return x.Reason
+		return x.Name
 	}
 	return ""
+}
+
+func (x *EventRecord) GetEndReason() EndReason {
+	if x != nil {
+		return x.EndReason
+	}
+	return EndReason_END_REASON_UNSPECIFIED
 }
 
 func (x *EventRecord) GetBy() string {
@@ -2900,9 +2960,9 @@ func (x *EventRecord) GetBy() string {
 	return ""
 }
 
-func (x *EventRecord) GetName() string {
+func (x *EventRecord) GetReason() string {
 	if x != nil {
-		return x.Name
+		return x.Reason
 	}
 	return ""
 }
@@ -2921,18 +2981,11 @@ func (x *EventRecord) GetAt() int64 {
 	return 0
 }
 
-func (x *EventRecord) GetTerm() uint64 {
+func (x *EventRecord) GetNumber() uint64 {
 	if x != nil {
-		return x.Term
+		return x.Number
 	}
 	return 0
-}
-
-func (x *EventRecord) GetDetail() string {
-	if x != nil {
-		return x.Detail
-	}
-	return ""
 }
 
 type LedgerRecord struct {
@@ -2949,7 +3002,6 @@ type LedgerRecord struct {
 	EndReason       EndReason              `protobuf:"varint,10,opt,name=end_reason,json=endReason,proto3,enum=miwnode.fsm.v1.EndReason" json:"end_reason,omitempty"`
 	By              string                 `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
 	Reason          string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
-	GapNs           int64                  `protobuf:"varint,13,opt,name=gap_ns,json=gapNs,proto3" json:"gap_ns,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3068,13 +3120,6 @@ func (x *LedgerRecord) GetReason() string {
 	return ""
 }
 
-func (x *LedgerRecord) GetGapNs() int64 {
-	if x != nil {
-		return x.GapNs
-	}
-	return 0
-}
-
 type EndRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Records       uint64                 `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
@@ -3126,12 +3171,13 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x13fsm/fsmpb/fsm.proto\x12\x0emiwnode.fsm.v1\"U\n" +
 	"\x05Batch\x126\n" +
 	"\tproposals\x18\x01 \x03(\v2\x18.miwnode.fsm.v1.ProposalR\tproposals\x12\x14\n" +
-	"\x05stamp\x18\x02 \x01(\x03R\x05stamp\"\x89\x01\n" +
+	"\x05stamp\x18\x02 \x01(\x03R\x05stamp\"\xa3\x01\n" +
 	"\bProposal\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
 	"\tlow_water\x18\x03 \x01(\x04R\blowWater\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.miwnode.fsm.v1.CommandR\bcommands\"\x9f\b\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.miwnode.fsm.v1.CommandR\bcommands\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\rR\aversion\"\x9f\b\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12)\n" +
@@ -3249,7 +3295,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06queued\x18\x03 \x01(\bR\x06queued\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x124\n" +
-	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\"\xfe\x03\n" +
+	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\"\xb3\x04\n" +
 	"\x06Record\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x1d.miwnode.fsm.v1.ClusterRecordH\x00R\acluster\x129\n" +
 	"\asession\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.SessionRecordH\x00R\asession\x123\n" +
@@ -3258,9 +3304,10 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06client\x18\x05 \x01(\v2\x1c.miwnode.fsm.v1.ClientRecordH\x00R\x06client\x123\n" +
 	"\x05keyed\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.KeyedRecordH\x00R\x05keyed\x123\n" +
 	"\x05event\x18\a \x01(\v2\x1b.miwnode.fsm.v1.EventRecordH\x00R\x05event\x126\n" +
-	"\x06ledger\x18\b \x01(\v2\x1c.miwnode.fsm.v1.LedgerRecordH\x00R\x06ledger\x12-\n" +
+	"\x06ledger\x18\b \x01(\v2\x1c.miwnode.fsm.v1.LedgerRecordH\x00R\x06ledger\x123\n" +
+	"\x06result\x18\t \x01(\v2\x19.miwnode.fsm.v1.SeqResultH\x00R\x06result\x12-\n" +
 	"\x03end\x18\x0f \x01(\v2\x19.miwnode.fsm.v1.EndRecordH\x00R\x03endB\b\n" +
-	"\x06record\"\xb1\x02\n" +
+	"\x06record\"\xa8\x03\n" +
 	"\rClusterRecord\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1e\n" +
@@ -3273,8 +3320,14 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x12max_session_ttl_ms\x18\x06 \x01(\x03R\x0fmaxSessionTtlMs\x12\x1b\n" +
 	"\tleader_id\x18\a \x01(\tR\bleaderId\x12\x1f\n" +
 	"\vleader_term\x18\b \x01(\x04R\n" +
-	"leaderTerm\x12\x1b\n" +
-	"\tlast_term\x18\t \x01(\x04R\blastTerm\"\x84\x01\n" +
+	"leaderTerm\x12\x1d\n" +
+	"\n" +
+	"last_stamp\x18\t \x01(\x03R\tlastStamp\x12\x1d\n" +
+	"\n" +
+	"elapsed_ns\x18\n" +
+	" \x01(\x03R\telapsedNs\x12)\n" +
+	"\x10dropped_revision\x18\v \x01(\x04R\x0fdroppedRevision\x12)\n" +
+	"\x10dropped_position\x18\f \x01(\rR\x0fdroppedPosition\"\x84\x01\n" +
 	"\n" +
 	"MarkRecord\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x16\n" +
@@ -3289,7 +3342,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\topened_at\x18\x04 \x01(\x03R\bopenedAt\x12)\n" +
 	"\x10changed_revision\x18\x05 \x01(\x04R\x0fchangedRevision\x120\n" +
 	"\x05drain\x18\x06 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x05drain\x122\n" +
-	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xe6\x03\n" +
+	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xcf\x03\n" +
 	"\vLeaseRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3309,8 +3362,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\vinstance_id\x18\r \x01(\tR\n" +
 	"instanceId\x12\x17\n" +
 	"\anode_id\x18\x0e \x01(\tR\x06nodeId\x12\x12\n" +
-	"\x04name\x18\x0f \x01(\tR\x04name\x12\x15\n" +
-	"\x06gap_ns\x18\x10 \x01(\x03R\x05gapNs\"\xb3\x01\n" +
+	"\x04name\x18\x0f \x01(\tR\x04name\"\xb3\x01\n" +
 	"\fWaiterRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
@@ -3318,42 +3370,45 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\"\n" +
 	"\rlock_delay_ms\x18\x04 \x01(\x03R\vlockDelayMs\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x1a\n" +
-	"\bposition\x18\x06 \x01(\rR\bposition\"\x8d\x01\n" +
+	"\bposition\x18\x06 \x01(\rR\bposition\"\x83\x01\n" +
 	"\fClientRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
-	"\tlow_water\x18\x03 \x01(\x04R\blowWater\x123\n" +
-	"\aresults\x18\x04 \x03(\v2\x19.miwnode.fsm.v1.SeqResultR\aresults\"\x97\x01\n" +
+	"\tlow_water\x18\x03 \x01(\x04R\blowWater\x12)\n" +
+	"\x10removed_revision\x18\x04 \x01(\x04R\x0fremovedRevision\"\xbe\x01\n" +
 	"\tSeqResult\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12.\n" +
 	"\x06result\x18\x02 \x01(\v2\x16.miwnode.fsm.v1.ResultR\x06result\x12\x1f\n" +
 	"\vacquire_key\x18\x03 \x01(\tR\n" +
 	"acquireKey\x12'\n" +
-	"\x0facquire_session\x18\x04 \x01(\tR\x0eacquireSession\"\xb4\x01\n" +
+	"\x0facquire_session\x18\x04 \x01(\tR\x0eacquireSession\x12%\n" +
+	"\x0eacquire_holder\x18\x05 \x01(\tR\racquireHolder\"\xbd\x01\n" +
 	"\vKeyedRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
-	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x14\n" +
-	"\x05stamp\x18\x03 \x01(\x03R\x05stamp\x12\x1a\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x1d\n" +
+	"\n" +
+	"elapsed_ns\x18\x03 \x01(\x03R\telapsedNs\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\rR\bposition\x121\n" +
-	"\x06result\x18\x06 \x01(\v2\x19.miwnode.fsm.v1.SeqResultR\x06result\"\xc3\x02\n" +
+	"\x06result\x18\x06 \x01(\v2\x19.miwnode.fsm.v1.SeqResultR\x06result\"\xe9\x02\n" +
 	"\vEventRecord\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\rR\bposition\x12\x12\n" +
-	"\x04type\x18\x03 \x01(\tR\x04type\x12\x10\n" +
+	"\x04type\x18\x03 \x01(\rR\x04type\x12\x10\n" +
 	"\x03key\x18\x04 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x05 \x01(\x04R\x05token\x12\x1f\n" +
 	"\vinstance_id\x18\x06 \x01(\tR\n" +
 	"instanceId\x12\x17\n" +
-	"\anode_id\x18\a \x01(\tR\x06nodeId\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\x12\x0e\n" +
-	"\x02by\x18\t \x01(\tR\x02by\x12\x12\n" +
-	"\x04name\x18\n" +
-	" \x01(\tR\x04name\x12\x0e\n" +
-	"\x02to\x18\v \x01(\tR\x02to\x12\x0e\n" +
-	"\x02at\x18\f \x01(\x03R\x02at\x12\x12\n" +
-	"\x04term\x18\r \x01(\x04R\x04term\x12\x16\n" +
-	"\x06detail\x18\x0e \x01(\tR\x06detail\"\x89\x03\n" +
+	"\anode_id\x18\a \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\b \x01(\tR\x04name\x128\n" +
+	"\n" +
+	"end_reason\x18\t \x01(\x0e2\x19.miwnode.fsm.v1.EndReasonR\tendReason\x12\x0e\n" +
+	"\x02by\x18\n" +
+	" \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\v \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02to\x18\f \x01(\tR\x02to\x12\x0e\n" +
+	"\x02at\x18\r \x01(\x03R\x02at\x12\x16\n" +
+	"\x06number\x18\x0e \x01(\x04R\x06number\"\xf2\x02\n" +
 	"\fLedgerRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1f\n" +
@@ -3370,8 +3425,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"end_reason\x18\n" +
 	" \x01(\x0e2\x19.miwnode.fsm.v1.EndReasonR\tendReason\x12\x0e\n" +
 	"\x02by\x18\v \x01(\tR\x02by\x12\x16\n" +
-	"\x06reason\x18\f \x01(\tR\x06reason\x12\x15\n" +
-	"\x06gap_ns\x18\r \x01(\x03R\x05gapNs\"%\n" +
+	"\x06reason\x18\f \x01(\tR\x06reason\"%\n" +
 	"\tEndRecord\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords*\x98\x01\n" +
 	"\fMemberChange\x12\x1d\n" +
@@ -3487,20 +3541,21 @@ var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	32, // 27: miwnode.fsm.v1.Record.keyed:type_name -> miwnode.fsm.v1.KeyedRecord
 	33, // 28: miwnode.fsm.v1.Record.event:type_name -> miwnode.fsm.v1.EventRecord
 	34, // 29: miwnode.fsm.v1.Record.ledger:type_name -> miwnode.fsm.v1.LedgerRecord
-	35, // 30: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
-	12, // 31: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
-	26, // 32: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
-	26, // 33: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
-	3,  // 34: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
-	31, // 35: miwnode.fsm.v1.ClientRecord.results:type_name -> miwnode.fsm.v1.SeqResult
+	31, // 30: miwnode.fsm.v1.Record.result:type_name -> miwnode.fsm.v1.SeqResult
+	35, // 31: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
+	12, // 32: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
+	26, // 33: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
+	26, // 34: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
+	3,  // 35: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
 	23, // 36: miwnode.fsm.v1.SeqResult.result:type_name -> miwnode.fsm.v1.Result
 	31, // 37: miwnode.fsm.v1.KeyedRecord.result:type_name -> miwnode.fsm.v1.SeqResult
-	1,  // 38: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	1,  // 38: miwnode.fsm.v1.EventRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	1,  // 39: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }
@@ -3534,6 +3589,7 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Record_Keyed)(nil),
 		(*Record_Event)(nil),
 		(*Record_Ledger)(nil),
+		(*Record_Result)(nil),
 		(*Record_End)(nil),
 	}
 	type x struct{}

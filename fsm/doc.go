@@ -1,0 +1,2 @@
+// Package fsm is the replicated state of miwnode.
+package fsm
