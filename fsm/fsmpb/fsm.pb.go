@@ -1293,10 +1293,14 @@ func (x *Acquire) GetLockDelayMs() int64 {
 
 // CancelWait leaves the queue; if the wait has been granted meanwhile, the grant is released.
 type CancelWait struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	Holder        string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Key       string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	SessionId string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Holder    string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
+	// Set: takes back only what the acquire applied at this revision asked for. A
+	// place or grant that a later acquire of the same holder has asked for stays,
+	// and so does a grant from before it. 0 = whatever there is.
+	AskedRevision uint64 `protobuf:"varint,4,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1350,6 +1354,13 @@ func (x *CancelWait) GetHolder() string {
 		return x.Holder
 	}
 	return ""
+}
+
+func (x *CancelWait) GetAskedRevision() uint64 {
+	if x != nil {
+		return x.AskedRevision
+	}
+	return 0
 }
 
 type Release struct {
@@ -1781,7 +1792,8 @@ type Result struct {
 	Queued        bool                   `protobuf:"varint,3,opt,name=queued,proto3" json:"queued,omitempty"`
 	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"` // of the entry that decided it
 	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	HeldBy        *LeaseRecord           `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"` // lease_held: the present holder (without its session)
+	HeldBy        *LeaseRecord           `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`          // lease_held: the present holder (without its session)
+	SessionId     string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // open_session: the session, for a repeat under the same idempotency key
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1856,6 +1868,13 @@ func (x *Result) GetHeldBy() *LeaseRecord {
 		return x.HeldBy
 	}
 	return nil
+}
+
+func (x *Result) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
 }
 
 type Record struct {
@@ -2535,6 +2554,7 @@ type WaiterRecord struct {
 	LockDelayMs   int64                  `protobuf:"varint,4,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
 	Revision      uint64                 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"` // order: (revision, position)
 	Position      uint32                 `protobuf:"varint,6,opt,name=position,proto3" json:"position,omitempty"`
+	AskedRevision uint64                 `protobuf:"varint,7,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"` // of the holder's newest acquire of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2607,6 +2627,13 @@ func (x *WaiterRecord) GetRevision() uint64 {
 func (x *WaiterRecord) GetPosition() uint32 {
 	if x != nil {
 		return x.Position
+	}
+	return 0
+}
+
+func (x *WaiterRecord) GetAskedRevision() uint64 {
+	if x != nil {
+		return x.AskedRevision
 	}
 	return 0
 }
@@ -3248,13 +3275,14 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\"\n" +
-	"\rlock_delay_ms\x18\x05 \x01(\x03R\vlockDelayMs\"U\n" +
+	"\rlock_delay_ms\x18\x05 \x01(\x03R\vlockDelayMs\"|\n" +
 	"\n" +
 	"CancelWait\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\"P\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\x12%\n" +
+	"\x0easked_revision\x18\x04 \x01(\x04R\raskedRevision\"P\n" +
 	"\aRelease\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3288,14 +3316,16 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\"\n" +
 	"\rexpires_in_ms\x18\x05 \x01(\x03R\vexpiresInMs\x12'\n" +
 	"\x0fmarked_revision\x18\x06 \x01(\x04R\x0emarkedRevision\x12\x12\n" +
-	"\x04term\x18\a \x01(\x04R\x04term\"\xb6\x01\n" +
+	"\x04term\x18\a \x01(\x04R\x04term\"\xd5\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
 	"\x06queued\x18\x03 \x01(\bR\x06queued\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x18\n" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x124\n" +
-	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\"\xb3\x04\n" +
+	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\a \x01(\tR\tsessionId\"\xb3\x04\n" +
 	"\x06Record\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x1d.miwnode.fsm.v1.ClusterRecordH\x00R\acluster\x129\n" +
 	"\asession\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.SessionRecordH\x00R\asession\x123\n" +
@@ -3362,7 +3392,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\vinstance_id\x18\r \x01(\tR\n" +
 	"instanceId\x12\x17\n" +
 	"\anode_id\x18\x0e \x01(\tR\x06nodeId\x12\x12\n" +
-	"\x04name\x18\x0f \x01(\tR\x04name\"\xb3\x01\n" +
+	"\x04name\x18\x0f \x01(\tR\x04name\"\xda\x01\n" +
 	"\fWaiterRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
@@ -3370,7 +3400,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\"\n" +
 	"\rlock_delay_ms\x18\x04 \x01(\x03R\vlockDelayMs\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x1a\n" +
-	"\bposition\x18\x06 \x01(\rR\bposition\"\x83\x01\n" +
+	"\bposition\x18\x06 \x01(\rR\bposition\x12%\n" +
+	"\x0easked_revision\x18\a \x01(\x04R\raskedRevision\"\x83\x01\n" +
 	"\fClientRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
