@@ -2407,6 +2407,7 @@ type LeaseRecord struct {
 	InstanceId       string                 `protobuf:"bytes,13,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // of the holder, "" for a plain session
 	NodeId           string                 `protobuf:"bytes,14,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Name             string                 `protobuf:"bytes,15,opt,name=name,proto3" json:"name,omitempty"`
+	AskedRevision    uint64                 `protobuf:"varint,17,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"` // of the holder's newest acquire of it
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2544,6 +2545,13 @@ func (x *LeaseRecord) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *LeaseRecord) GetAskedRevision() uint64 {
+	if x != nil {
+		return x.AskedRevision
+	}
+	return 0
 }
 
 type WaiterRecord struct {
@@ -3372,7 +3380,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\topened_at\x18\x04 \x01(\x03R\bopenedAt\x12)\n" +
 	"\x10changed_revision\x18\x05 \x01(\x04R\x0fchangedRevision\x120\n" +
 	"\x05drain\x18\x06 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x05drain\x122\n" +
-	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xcf\x03\n" +
+	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xf6\x03\n" +
 	"\vLeaseRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3392,7 +3400,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\vinstance_id\x18\r \x01(\tR\n" +
 	"instanceId\x12\x17\n" +
 	"\anode_id\x18\x0e \x01(\tR\x06nodeId\x12\x12\n" +
-	"\x04name\x18\x0f \x01(\tR\x04name\"\xda\x01\n" +
+	"\x04name\x18\x0f \x01(\tR\x04name\x12%\n" +
+	"\x0easked_revision\x18\x11 \x01(\x04R\raskedRevision\"\xda\x01\n" +
 	"\fWaiterRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
