@@ -1,0 +1,38 @@
+package api
+
+import (
+	"log/slog"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/miwnode/miwnode/fsm"
+)
+
+// healthz is 200 while the process serves.
+func (c *call) healthz() (any, int, error) {
+	if err := c.node.Healthy(); err != nil {
+		return nil, 0, fsm.Errorf(fsm.CodeNotReady, "%v", err)
+	}
+	return Health{Revision: c.node.View().Revision(), OK: true}, http.StatusOK, nil
+}
+
+// readyz is 200 when the node knows a leader and its copy is caught up.
+func (c *call) readyz() (any, int, error) {
+	if err := c.node.ReadyErr(); err != nil {
+		return nil, 0, fsm.Errorf(fsm.CodeNotReady, "%v", err)
+	}
+	return Health{Revision: c.node.View().Revision(), OK: true}, http.StatusOK, nil
+}
+
+func (c *call) metrics() (any, int, error) {
+	c.h.metrics.ServeHTTP(c.w, c.r)
+	return nil, 0, nil
+}
+
+func metricsHandler(n Node, log *slog.Logger) http.Handler {
+	return promhttp.HandlerFor(n.Metrics(), promhttp.HandlerOpts{
+		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		ErrorHandling: promhttp.ContinueOnError,
+	})
+}
