@@ -1,0 +1,82 @@
+package jepsen
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Work makes the bodies of runs: they stamp start and stop, and end as the seed
+// says: mostly when told to, sometimes by themselves, well, by an error or a
+// panic, sometimes only when nearly all of the stop budget is used up.
+type Work struct {
+	R *Recorder
+	// Budget is the time that work has to stop once it is told to.
+	Budget time.Duration
+	// Stubborn, if not 0, is one in how many runs ignores being told, so that the
+	// process must end.
+	Stubborn int
+
+	mu  sync.Mutex
+	rng *rand.Rand // guarded by mu: runs of all nodes draw
+}
+
+// NewWork returns work whose behaviour follows from seed.
+func NewWork(r *Recorder, seed int64, budget time.Duration) *Work {
+	return &Work{R: r, Budget: budget, rng: rand.New(rand.NewPCG(uint64(seed), 0x776f726b))}
+}
+
+// errWork is how a run ends that fails.
+var errWork = errors.New("work failed, as the seed says")
+
+// Do is one run of key under token in process proc on node. dead is closed when
+// the process is; valid tells whether the lease is.
+func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dead <-chan struct{}, valid func() bool) error {
+	w.mu.Lock()
+	var (
+		how   = w.rng.IntN(100)
+		lasts = draw(w.rng, time.Second, 15*time.Second)
+		stops = draw(w.rng, 0, w.Budget*9/10)
+		late  = w.rng.IntN(3) == 0
+		deaf  = w.Stubborn > 0 && w.rng.IntN(w.Stubborn) == 0
+	)
+	w.mu.Unlock()
+	if late {
+		stops = w.Budget * 9 / 10
+	}
+	run := w.R.Start(Run{Proc: proc, Node: node, Key: key, Token: token}, valid)
+	defer run.Stop()
+
+	ends := make(<-chan time.Time)
+	if how < 15 {
+		t := time.NewTimer(lasts)
+		defer t.Stop()
+		ends = t.C
+	}
+	select {
+	case <-ends:
+		switch {
+		case how < 5:
+			return nil
+		case how < 12:
+			return errWork
+		}
+		panic(errWork)
+	case <-ctx.Done():
+	case <-dead:
+		return context.Canceled
+	}
+	if deaf {
+		<-dead
+		return context.Canceled
+	}
+	t := time.NewTimer(stops)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-dead:
+	}
+	return context.Cause(ctx)
+}

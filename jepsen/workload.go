@@ -1,0 +1,289 @@
+package jepsen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/miwnode/miwnode/fsm"
+)
+
+// Load says what the clients of a run do.
+type Load struct {
+	// Keys are those that clients with sessions of their own fight for.
+	Keys []string
+	TTL  time.Duration
+	// Renew is the interval of their keep-alives.
+	Renew time.Duration
+	// Hold is the longest that one of them holds a key.
+	Hold time.Duration
+	// CallTimeout is the longest deadline of a call.
+	CallTimeout time.Duration
+}
+
+// Client is a client with a session of its own, as programs in other languages
+// are: it acquires and releases, reads, repeats releases whose answer was lost
+// (and some that were answered) long after, and now and then goes away without
+// a word. It trusts its session as the contract says: from the sending of the
+// last confirmed keep-alive, on its own clock.
+type Client struct {
+	Name string
+	Load Load
+	R    *Recorder
+	Rng  *rand.Rand // owned by the client
+	// Rate is that of the client's clock.
+	Rate float64
+	// Nodes and Endpoint are the ways in; an endpoint is nil while its node is down.
+	Nodes    []string
+	Endpoint func(node string) Endpoint
+
+	stream *Stream
+	life   int // sessions opened so far
+	late   []releaseArgs
+}
+
+type releaseArgs struct {
+	key     string
+	token   uint64
+	session string
+}
+
+// session is one session of a client.
+type session struct {
+	id    string
+	mu    sync.Mutex
+	until time.Duration // trusted, by the observer's clock
+	gone  chan struct{} // closed when the cluster said that it is gone
+	stop  func()        // ends its keep-alives and waits for that
+}
+
+func (s *session) trusted() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until
+}
+
+func (s *session) lost() bool {
+	select {
+	case <-s.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run works until ctx ends, then stops what it holds.
+func (c *Client) Run(ctx context.Context) {
+	var s *session
+	defer func() {
+		if s != nil {
+			s.stop()
+		}
+	}()
+	for ctx.Err() == nil {
+		if s == nil || s.lost() || s.trusted() <= c.R.Now() {
+			if s != nil {
+				s.stop()
+			}
+			if s = c.open(ctx); s == nil {
+				sleep(ctx, draw(c.Rng, 100*time.Millisecond, time.Second))
+			}
+			continue
+		}
+		switch d := c.Rng.IntN(100); {
+		case d < 55:
+			c.own(ctx, s, c.Load.Keys[c.Rng.IntN(len(c.Load.Keys))])
+		case d < 85:
+			c.read(ctx, c.Load.Keys[c.Rng.IntN(len(c.Load.Keys))])
+		case d < 95:
+			if len(c.late) > 0 {
+				i := c.Rng.IntN(len(c.late))
+				c.release(ctx, c.late[i])
+				c.late = append(c.late[:i], c.late[i+1:]...)
+			}
+		case d < 97:
+			c.close(ctx, s)
+			s.stop()
+			s = nil
+		case d < 98:
+			// It goes away without a word: the session runs out.
+			s.stop()
+			s = nil
+		}
+		sleep(ctx, draw(c.Rng, 10*time.Millisecond, 400*time.Millisecond))
+	}
+}
+
+// via picks a node that is up; nil if none is.
+func (c *Client) via() (node string, e Endpoint) {
+	for _, i := range c.Rng.Perm(len(c.Nodes)) {
+		if e = c.Endpoint(c.Nodes[i]); e != nil {
+			return c.Nodes[i], e
+		}
+	}
+	return "", nil
+}
+
+func (c *Client) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, draw(c.Rng, c.Load.CallTimeout/4, c.Load.CallTimeout))
+}
+
+// local turns a duration on the client's clock into the observer's.
+func (c *Client) local(d time.Duration) time.Duration { return time.Duration(float64(d) / c.Rate) }
+
+func (c *Client) open(ctx context.Context) *session {
+	node, e := c.via()
+	if e == nil {
+		return nil
+	}
+	c.life++
+	who := fmt.Sprintf("%s.%d", c.Name, c.life)
+	if c.stream == nil {
+		c.stream = c.R.Stream(who)
+	}
+	c.stream.who = who
+	dctx, cancel := c.deadline(ctx)
+	defer cancel()
+	sent := c.R.Now()
+	p := c.stream.Call(Op{Node: node, Kind: KindOpen})
+	id, trusted, err := e.Open(dctx, who, c.Load.TTL)
+	settle(p, err, 0, 0)
+	if err != nil {
+		return nil
+	}
+	s := &session{id: id, until: sent + c.local(trusted), gone: make(chan struct{})}
+	kctx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.keepAlive(kctx, s)
+	}()
+	s.stop = func() { stop(); <-done }
+	return s
+}
+
+// keepAlive renews s until ctx ends or the session is gone. It draws nothing
+// from the client's generator, which belongs to another goroutine.
+func (c *Client) keepAlive(ctx context.Context, s *session) {
+	for i := 0; ; i++ {
+		if !sleep(ctx, c.local(c.Load.Renew)) {
+			return
+		}
+		e := c.Endpoint(c.Nodes[i%len(c.Nodes)])
+		if e == nil {
+			continue
+		}
+		sent := c.R.Now()
+		kctx, cancel := context.WithTimeout(ctx, c.Load.Renew)
+		trusted, err := e.KeepAlive(kctx, s.id)
+		cancel()
+		switch {
+		case errors.Is(err, fsm.ErrSessionExpired):
+			close(s.gone)
+			return
+		case err == nil:
+			s.mu.Lock()
+			s.until = max(s.until, sent+c.local(trusted))
+			s.mu.Unlock()
+		}
+	}
+}
+
+// own tries to get key, works under it for a while, and gives it back.
+func (c *Client) own(ctx context.Context, s *session, key string) {
+	node, e := c.via()
+	if e == nil {
+		return
+	}
+	dctx, cancel := c.deadline(ctx)
+	defer cancel()
+	p := c.stream.Call(Op{Node: node, Kind: KindAcquire, Key: key})
+	token, heldBy, err := e.Acquire(dctx, key, s.id, c.stream.who)
+	settle(p, err, token, heldBy)
+	if err != nil {
+		return
+	}
+	if s.lost() || s.trusted() <= c.R.Now() {
+		return // a grant adds no trust
+	}
+	run := c.R.Start(Run{Proc: c.stream.who, Key: key, Token: token, Own: true}, nil)
+	until := c.R.Now() + draw(c.Rng, 0, c.Load.Hold)
+	for now := c.R.Now(); now < until && now < s.trusted() && !s.lost() && ctx.Err() == nil; now = c.R.Now() {
+		hctx, cancel := context.WithTimeout(ctx, min(until, s.trusted())-now)
+		select {
+		case <-s.gone:
+		case <-hctx.Done():
+		}
+		cancel()
+	}
+	run.Stop()
+	c.release(ctx, releaseArgs{key, token, s.id})
+}
+
+func (c *Client) release(ctx context.Context, r releaseArgs) {
+	node, e := c.via()
+	if e == nil {
+		return
+	}
+	dctx, cancel := c.deadline(ctx)
+	defer cancel()
+	p := c.stream.Call(Op{Node: node, Kind: KindRelease, Key: r.key, Token: r.token})
+	err := e.Release(dctx, r.key, r.token, r.session)
+	settle(p, err, 0, 0)
+	if err != nil && !errors.Is(err, fsm.ErrStaleToken) && !errors.Is(err, fsm.ErrSessionExpired) || err == nil && c.Rng.IntN(4) == 0 {
+		c.late = append(c.late, r)
+	}
+}
+
+func (c *Client) read(ctx context.Context, key string) {
+	node, e := c.via()
+	if e == nil {
+		return
+	}
+	dctx, cancel := c.deadline(ctx)
+	defer cancel()
+	p := c.stream.Call(Op{Node: node, Kind: KindRead, Key: key})
+	token, err := e.Read(dctx, key)
+	settle(p, err, token, 0)
+}
+
+func (c *Client) close(ctx context.Context, s *session) {
+	node, e := c.via()
+	if e == nil {
+		return
+	}
+	dctx, cancel := c.deadline(ctx)
+	defer cancel()
+	p := c.stream.Call(Op{Node: node, Kind: KindClose})
+	settle(p, e.Close(dctx, s.id), 0, 0)
+}
+
+// settle ends p as err says: done, refused, surely not applied, or uncertain.
+func settle(p *Pending, err error, got, heldBy uint64) {
+	code := fsm.CodeOf(err)
+	switch code {
+	case fsm.CodeDone:
+		p.OK(got)
+	case fsm.CodeNoQuorum, fsm.CodeNotReady, fsm.CodeClosing, fsm.CodeOverloaded:
+		p.Failed(code.String())
+	case fsm.CodeUncertain, fsm.CodeInternal: // a bare context error has no code
+		p.Uncertain(code.String())
+	default:
+		p.Refused(code.String(), heldBy)
+	}
+}
+
+// sleep waits for d and tells whether ctx still lives.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
