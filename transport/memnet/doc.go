@@ -1,0 +1,2 @@
+// Package memnet is a network in memory for tests, made for testing/synctest bubbles.
+package memnet
