@@ -89,6 +89,8 @@ type Request struct {
 	Body any
 	// IdempotencyKey makes a repeat of a write safe; empty sends none.
 	IdempotencyKey string
+
+	lastEventID string
 }
 
 // Do makes one call, decodes its answer into out (nil: drops it) and returns the
@@ -142,6 +144,9 @@ func (c *Client) send(ctx context.Context, req Request) (*http.Response, error) 
 	}
 	if req.IdempotencyKey != "" {
 		r.Header.Set("Idempotency-Key", req.IdempotencyKey)
+	}
+	if req.lastEventID != "" {
+		r.Header.Set("Last-Event-ID", req.lastEventID)
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {

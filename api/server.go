@@ -45,7 +45,7 @@ func (c ServerConfig) Validate() error {
 		bad("TLSCert is %q and TLSKey is %q: give both or neither", c.TLSCert, c.TLSKey)
 	}
 	if c.TokenFile != "" {
-		if _, err := readToken(c.TokenFile); err != nil {
+		if _, err := ReadToken(c.TokenFile); err != nil {
 			bad("TokenFile: %w", err)
 		}
 	}
@@ -162,7 +162,7 @@ func (s *Server) close() {
 func listenTCP(n Node, cfg ServerConfig, log *slog.Logger) (net.Listener, http.Handler, error) {
 	opts := []Option{WithLogger(log)}
 	if cfg.TokenFile != "" {
-		token, err := readToken(cfg.TokenFile)
+		token, err := ReadToken(cfg.TokenFile)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -188,8 +188,8 @@ func listenTCP(n Node, cfg ServerConfig, log *slog.Logger) (net.Listener, http.H
 	return l, Handler(n, opts...), nil
 }
 
-// readToken reads a token file: one line of at least 16 printable characters.
-func readToken(path string) (string, error) {
+// ReadToken reads a token file: one line of at least 16 printable characters.
+func ReadToken(path string) (string, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("token file: %w", err)

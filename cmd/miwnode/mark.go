@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/fsm"
+)
+
+// marking is one of undrain, cordon and uncordon, and what drain has in common with them.
+type marking struct {
+	verb, short, example string
+	expires              bool // can end by itself
+	// after runs once the mark is set; nil only says so.
+	after func(ctx context.Context, c *api.Client, i api.Instance, before *holdings) error
+	flags func(cmd *cobra.Command)
+	// watch says that after needs to know what was held before.
+	watch func() bool
+}
+
+func (a *app) undrainCommand() *cobra.Command {
+	return a.marking(marking{
+		verb: "undrain", short: "Let a drained instance take work again",
+		example: "  miwnode undrain node-1",
+	})
+}
+
+func (a *app) cordonCommand() *cobra.Command {
+	return a.marking(marking{
+		verb: "cordon", short: "Let an instance take nothing new; it keeps what it has", expires: true,
+		example: `  miwnode cordon node-1 --reason "disk is slow"
+  miwnode cordon node-1 --expires-in 1h`,
+	})
+}
+
+func (a *app) uncordonCommand() *cobra.Command {
+	return a.marking(marking{
+		verb: "uncordon", short: "Let a cordoned instance take new work again",
+		example: "  miwnode uncordon node-1",
+	})
+}
+
+func (a *app) marking(m marking) *cobra.Command {
+	var req api.MarkRequest
+	var expires time.Duration
+	cmd := &cobra.Command{
+		Use: m.verb + " INSTANCE", Short: m.short, Example: m.example, Args: nArgs(1, "INSTANCE (an instance's ID, the beginning of one, or a node's ID)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			i, err := a.instance(ctx, c, args[0])
+			if err != nil {
+				return err
+			}
+			var before *holdings
+			if m.watch != nil && m.watch() {
+				if before, err = a.holdings(ctx, c, i.InstanceID); err != nil {
+					return err
+				}
+			}
+			req.ExpiresIn = api.Duration(expires)
+			if req.By == "" {
+				req.By = a.author()
+			}
+			path := "/v1/instances/" + api.PathEscape(i.InstanceID) + "/" + m.verb
+			if _, err := a.call(ctx, c, api.Request{Method: "POST", Path: path, Body: req}, nil); err != nil {
+				return err
+			}
+			if m.after != nil {
+				return m.after(ctx, c, i, before)
+			}
+			_, err = fmt.Fprintf(a.stdout, "%s: %s\n", i.InstanceID, past(m.verb))
+			return err
+		},
+		ValidArgsFunction: a.completeInstances,
+	}
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "shown beside the mark")
+	cmd.Flags().StringVar(&req.By, "by", "", "who asks (default: user@host)")
+	if m.expires {
+		cmd.Flags().DurationVar(&expires, "expires-in", 0, "ends by itself after so long (default: never)")
+	}
+	if m.flags != nil {
+		m.flags(cmd)
+	}
+	return cmd
+}
+
+func past(verb string) string {
+	return verb + "ed"
+}
+
+// instance finds the instance that a person means: by its ID, the ID of its
+// node, or the beginning of either where only one begins so.
+func (a *app) instance(ctx context.Context, c *api.Client, name string) (api.Instance, error) {
+	all, err := a.allInstances(ctx, c)
+	if err != nil {
+		return api.Instance{}, err
+	}
+	var near []api.Instance
+	ids := map[string]bool{}
+	for _, i := range all {
+		if i.InstanceID == name {
+			return i, nil
+		}
+		if i.NodeID == name && !strings.HasPrefix(i.InstanceID, "http:") || strings.HasPrefix(i.InstanceID, name) {
+			near = append(near, i)
+			ids[i.InstanceID] = true
+		}
+	}
+	switch len(near) {
+	case 1:
+		return near[0], nil
+	case 0:
+		return api.Instance{}, fsm.Errorf(fsm.CodeNotFound, "there is no instance %q; miwnode instances lists them", name)
+	}
+	return api.Instance{}, fsm.Errorf(fsm.CodeInvalidArgument, "%q means any of %s; write more of it", name, strings.Join(sorted(ids), ", "))
+}
+
+func (a *app) allInstances(ctx context.Context, c *api.Client) ([]api.Instance, error) {
+	var all []api.Instance
+	for after := ""; ; {
+		var page api.Instances
+		q := url.Values{}
+		if after != "" {
+			q.Set("after", after)
+		}
+		if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/instances", Query: q}, &page); err != nil {
+			return nil, err
+		}
+		all = append(all, page.Instances...)
+		if after = page.Next; after == "" {
+			return all, nil
+		}
+	}
+}
+
+func (a *app) completeInstances(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	c, err := a.client(cmd)
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	all, err := a.allInstances(cmd.Context(), c)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, i := range all {
+		names = append(names, i.InstanceID)
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
