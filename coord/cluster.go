@@ -11,7 +11,8 @@ import (
 // structurally. An application may put a double of its own in its place
 // (package coordtest has one that keeps a real replicated state in memory).
 //
-// Every method is safe for concurrent use.
+// Every method is safe for concurrent use. The value must be comparable, as a
+// pointer is: what shares a Cluster shares its watches.
 type Cluster interface {
 	// InstanceID names the instance that work is assigned to: host:pid:uuid.
 	InstanceID() string
