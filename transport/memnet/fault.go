@@ -217,3 +217,8 @@ func (n *Net) Resume(host string) {
 		}
 	})
 }
+
+// HealOneWay ends what CutOneWay began, or one direction of Cut.
+func (n *Net) HealOneWay(from, to string) {
+	n.change(func() { n.link(n.place(from), n.place(to)).cut = false })
+}
