@@ -1,6 +1,9 @@
 package fsm
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // LedgerEntry is one grant of the ownership history.
 type LedgerEntry struct {
@@ -13,9 +16,10 @@ type LedgerEntry struct {
 	EndedRevision   uint64 // 0 = still open
 	EndReason       EndReason
 	Note            *Note // never nil
-	// Gap is how long the key had been free when it was granted, by stamps. It
-	// is computed when read, from the former entry of the key in the ring; 0
-	// when that is gone, or when the key passed on in one entry.
+	// Gap is how long the key had belonged to nobody when it was granted, by
+	// stamps. It is computed when read, from the entry of the key's former grant;
+	// 0 when that has left the ring, and when one entry ended the former grant
+	// and made this one.
 	Gap time.Duration
 }
 
@@ -24,4 +28,79 @@ type HistoryQuery struct {
 	Key   string // "" = all keys
 	Since uint64 // only grants that began or ended after this revision
 	Limit int    // the newest so many; <= 0 = 1000
+}
+
+const defaultHistoryLimit = 1000
+
+// History returns grants, the newest last, open ones included. It looks at the
+// whole ledger and, without a key, at all leases.
+func (v *View) History(q HistoryQuery) []*LedgerEntry {
+	var out []*LedgerEntry
+	for e := range v.ledger.from(0) {
+		if (q.Key == "" || q.Key == e.Key) && e.EndedRevision > q.Since {
+			out = append(out, e)
+		}
+	}
+	open := func(l *Lease) {
+		if l.State == Barred || l.AcquiredRevision <= q.Since {
+			return
+		}
+		out = append(out, &LedgerEntry{
+			Key:             l.Key,
+			Token:           l.Token,
+			Who:             l.Who,
+			GrantedAt:       l.AcquiredAt,
+			GrantedRevision: l.AcquiredRevision,
+			Note:            l.Note,
+		})
+	}
+	if q.Key == "" {
+		for l := range v.Leases("", "") {
+			open(l)
+		}
+	} else if l, ok := v.Lease(q.Key); ok {
+		open(l)
+	}
+	slices.SortFunc(out, func(a, b *LedgerEntry) int {
+		if a.Token < b.Token {
+			return -1
+		}
+		return 1
+	})
+	limit := q.Limit
+	if limit <= 0 {
+		limit = defaultHistoryLimit
+	}
+	if len(out) > limit {
+		out = out[len(out)-limit:]
+	}
+	return v.withGaps(out)
+}
+
+// withGaps returns copies of entries with their gaps. The ledger holds the
+// grants of a key in order, so going back the first older one is the former.
+func (v *View) withGaps(entries []*LedgerEntry) []*LedgerEntry {
+	open := make(map[string][]*LedgerEntry, len(entries)) // without a former grant as yet, newest last
+	out := make([]*LedgerEntry, len(entries))
+	for i, e := range entries {
+		c := *e
+		out[i] = &c
+		open[c.Key] = append(open[c.Key], &c)
+	}
+	for i := v.ledger.len() - 1; i >= 0 && len(open) > 0; i-- {
+		former := v.ledger.at(i)
+		waiting := open[former.Key]
+		n := len(waiting)
+		if n == 0 || waiting[n-1].Token <= former.Token {
+			continue
+		}
+		e := waiting[n-1]
+		e.Gap = max(0, time.Duration(e.GrantedAt-former.EndedAt))
+		if n == 1 {
+			delete(open, former.Key)
+		} else {
+			open[former.Key] = waiting[:n-1]
+		}
+	}
+	return out
 }

@@ -3037,6 +3037,7 @@ type LedgerRecord struct {
 	EndReason       EndReason              `protobuf:"varint,10,opt,name=end_reason,json=endReason,proto3,enum=miwnode.fsm.v1.EndReason" json:"end_reason,omitempty"`
 	By              string                 `protobuf:"bytes,11,opt,name=by,proto3" json:"by,omitempty"`
 	Reason          string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`
+	To              string                 `protobuf:"bytes,13,opt,name=to,proto3" json:"to,omitempty"` // instance that a transfer named
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -3151,6 +3152,13 @@ func (x *LedgerRecord) GetBy() string {
 func (x *LedgerRecord) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *LedgerRecord) GetTo() string {
+	if x != nil {
+		return x.To
 	}
 	return ""
 }
@@ -3448,7 +3456,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02to\x18\f \x01(\tR\x02to\x12\x0e\n" +
 	"\x02at\x18\r \x01(\x03R\x02at\x12\x16\n" +
-	"\x06number\x18\x0e \x01(\x04R\x06number\"\xf2\x02\n" +
+	"\x06number\x18\x0e \x01(\x04R\x06number\"\x82\x03\n" +
 	"\fLedgerRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1f\n" +
@@ -3465,7 +3473,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"end_reason\x18\n" +
 	" \x01(\x0e2\x19.miwnode.fsm.v1.EndReasonR\tendReason\x12\x0e\n" +
 	"\x02by\x18\v \x01(\tR\x02by\x12\x16\n" +
-	"\x06reason\x18\f \x01(\tR\x06reason\"%\n" +
+	"\x06reason\x18\f \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02to\x18\r \x01(\tR\x02to\"%\n" +
 	"\tEndRecord\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords*\x98\x01\n" +
 	"\fMemberChange\x12\x1d\n" +
