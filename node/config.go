@@ -26,8 +26,8 @@ type Config struct {
 	// Advertise is the host:port that peers are told; default: Bind's, or the
 	// first private address of the machine where Bind names none.
 	Advertise string
-	// Join lists where members may be found: host:port, a DNS name with port,
-	// or srv:NAME. Names are resolved anew at every try.
+	// Join lists where members may be found: host:port, a DNS name (port 7400
+	// unless it says another) or srv:NAME. Names are resolved anew at every try.
 	Join []string
 	// BootstrapExpect is the number of stateless nodes that found a new
 	// cluster together. Default: 1 without Join, else 0, which never founds.
@@ -275,11 +275,17 @@ func checkJoin(j string) error {
 		}
 		return nil
 	}
-	host, err := splitAddr(j)
-	if err == nil && host == "" {
-		err = fmt.Errorf("%q has no host", j)
+	host := j
+	if strings.Contains(j, ":") { // a bare name gets the default port
+		var err error
+		if host, err = splitAddr(j); err != nil {
+			return err
+		}
 	}
-	return err
+	if host == "" {
+		return fmt.Errorf("%q has no host", j)
+	}
+	return nil
 }
 
 func splitAddr(addr string) (host string, err error) {

@@ -2,9 +2,14 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/transport"
@@ -16,30 +21,304 @@ type Node struct {
 	cfg     Config // with defaults
 	log     *slog.Logger
 	clock   clock
+	folder  *folder
 	ident   *identity
-	machine *fsm.Machine
-	trans   atomic.Pointer[transport.Transport] // nil until bound
-	raft    *raftHost
 	book    *addressBook
+	machine *fsm.Machine
 	lease   leaseSide
+	members *membership
+	metrics *metrics
+	table   map[transport.Method]handler
 
-	ran       atomic.Bool
-	ready     chan struct{}
-	readyOnce sync.Once
-	closing   chan struct{} // closed when the node begins to leave
+	// Made by Run.
+	trans atomic.Pointer[transport.Transport]
+	raft  *raftHost // made by New, started by Run
+
+	life lifecycle
 }
 
-// New checks cfg, takes the data folder and reads who this node is. The folder
-// stays locked until Run has returned (and every run of its work with it).
+// lifecycle is how far a node's life has come.
+type lifecycle struct {
+	ran     atomic.Bool
+	running atomic.Bool
+	ready   chan struct{} // closed once
+	closing chan struct{} // closed when the node begins to leave
+	failed  chan error    // one slot: why the node can't go on
+
+	readyOnce, closeOnce sync.Once
+
+	mu       sync.Mutex
+	unready  error // nil = ready
+	failure  error // first fault
+	leftover leftovers
+}
+
+// New checks cfg, takes the data folder and reads or makes the node's identity
+// in it; the boot number is raised and on disk when it returns. The folder
+// stays locked until Run has returned and every run of the node's work with it.
+// Its errors match ErrFolderInUse, ErrFolderDamaged, ErrFolderNewer and
+// ErrOtherID; a faulty cfg gives all its faults at once.
 func New(cfg Config) (*Node, error) {
-	return nil, nil
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	folder, err := openFolder(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{cfg: cfg, folder: folder, life: lifecycle{
+		ready: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1),
+		unready: errNotStarted,
+	}}
+	if err := n.assemble(); err != nil {
+		folder.release()
+		return nil, err
+	}
+	return n, nil
 }
 
-// Run starts the node and blocks until ctx ends, then leaves gracefully: it
-// drains, waits for outstanding runs, hands leadership over, closes its
-// session, leaves gossip and stops. It returns nil after that, or why the node
-// could not go on.
-func (n *Node) Run(ctx context.Context) error { return nil }
+// assemble makes the parts, in the order in which they know of each other.
+func (n *Node) assemble() (err error) {
+	cfg := n.cfg
+	if n.ident, err = openIdentity(n.folder, cfg.ID, cfg.seams.KernelBoot); err != nil {
+		return err
+	}
+	n.log = cfg.Logger.With("node", n.ident.id)
+	if n.book, err = openBook(n.folder); err != nil {
+		return err
+	}
+	promises, err := openPromises(n.folder)
+	if err != nil {
+		return err
+	}
+	n.clock = newMachineClock()
+	if cfg.seams.Clock != nil {
+		n.clock = cfg.seams.Clock
+	}
+	n.machine = fsm.NewMachine(fsm.MachineOptions{
+		OnHalt:    func(err error) { n.fail(fmt.Errorf("replicated state: %w", err)) },
+		OnApplied: n.applied,
+		Defects:   cfg.seams.Defects.FSM,
+	})
+	n.raft = &raftHost{
+		id: n.ident.id, log: n.log, timeout: cfg.Timing.RaftTimeout, machine: n.machine, wedged: make(chan string, 1),
+		layer: func() raft.StreamLayer { return n.trans.Load().Raft(n.book.resolve) },
+	}
+	n.members = newMembership(n, promises)
+	n.lease = newLeaseSide(leaseConfig{
+		self: holder{
+			nodeID: n.ident.id, boot: n.ident.boot(), nonce: n.ident.nonce, instanceID: n.ident.instanceID,
+			zone: cfg.Zone, labels: cfg.Labels,
+		},
+		timing: cfg.Timing, clock: n.clock, log: n.log, machine: n.machine, lead: n.raft, call: caller(n),
+		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects,
+	})
+	n.metrics = newMetrics(n)
+	n.table = n.methods()
+	return nil
+}
 
-// Ready is closed once the node knows a leader and its copy has caught up.
-func (n *Node) Ready() <-chan struct{} { return n.ready }
+// step is one part of a running node.
+type step struct {
+	name  string
+	start func(ctx context.Context) error
+	stop  func() error // nil: nothing to stop
+}
+
+// steps lists what a running node consists of, in the order of its start; it
+// stops in the reverse order. What a part needs stands above it.
+func (n *Node) steps(bg *background) []step {
+	return []step{
+		{"storage", n.openStorage, n.closeStorage},
+		{"transport", n.bind, n.unbind},
+		{"raft", func(context.Context) error { return n.raft.start() }, n.raft.stop},
+		{"calls", func(context.Context) error { n.trans.Load().Serve(n.dispatch); return nil }, nil},
+		{"gossip", func(context.Context) error { return nil }, n.members.stopGossip}, // started by membership
+		{"background", func(context.Context) error {
+			bg.run("address book", n.book.keep)
+			bg.run("lease side", n.lease.run)
+			bg.run("leadership", n.lead)
+			bg.run("membership", n.members.run)
+			bg.run("readiness", n.watchReady)
+			return nil
+		}, bg.stop},
+	}
+}
+
+// Run starts the node and blocks until ctx ends, then leaves gracefully: the
+// instance is marked draining, outstanding runs are waited for, leadership is
+// handed over, the session closed, gossip told, and all stopped. Run then
+// returns nil. It returns an error if the node could not start or could not go
+// on: its storage failed (ErrStorage), or the state met an entry that only a
+// newer version understands.
+func (n *Node) Run(ctx context.Context) error {
+	if !n.life.ran.CompareAndSwap(false, true) {
+		return ErrAlreadyRun
+	}
+	// Leaving needs all parts, so they live on a context of their own.
+	bg := newBackground(context.WithoutCancel(ctx), n.fail)
+	steps := n.steps(bg)
+	started := 0
+	var err error
+	for _, s := range steps {
+		if err = s.start(ctx); err != nil {
+			err = fmt.Errorf("start %s: %w", s.name, err)
+			break
+		}
+		started++
+	}
+	killed := false
+	if err == nil {
+		n.life.running.Store(true)
+		n.log.Info("node running", "addr", n.Addr(), "instance", n.ident.instanceID, "boot", n.ident.boot(), "dir", n.cfg.DataDir)
+		select {
+		case <-ctx.Done():
+			n.leave(ctx)
+		case err = <-n.life.failed:
+			n.log.Error("node can't go on", "err", err)
+			n.quit()
+		case <-n.cfg.seams.Kill:
+			killed = true
+		}
+	} else if ctx.Err() != nil {
+		err = nil // told to stop while starting
+	}
+	n.closeNow()
+	n.life.running.Store(false)
+	n.setReady(errStopped)
+	for i := started - 1; i >= 0; i-- {
+		if s := steps[i]; s.stop != nil {
+			if serr := s.stop(); serr != nil && !killed {
+				n.log.Warn("part did not stop cleanly", "part", s.name, "err", serr)
+			}
+		}
+	}
+	n.freeFolder(killed)
+	return err
+}
+
+// freeFolder unlocks the folder once no run is outstanding: a node made anew on
+// it must not overtake work of this one that is stuck.
+func (n *Node) freeFolder(killed bool) {
+	idle := n.lease.slots.idle()
+	select {
+	case <-idle:
+	default:
+		if !killed {
+			n.log.Warn("runs are outstanding: the data folder stays locked until they return", "runs", len(n.Runs()))
+			go func() {
+				<-idle
+				n.folder.release()
+			}()
+			return
+		}
+	}
+	n.folder.release()
+}
+
+// openStorage opens the log and the snapshots.
+func (n *Node) openStorage(context.Context) (err error) {
+	if n.raft.store, err = openStore(n.folder, n.ident.clusterID() != "", n.cfg.seams, n.fail); err != nil {
+		return err
+	}
+	if n.raft.snaps, err = openSnapshots(n.folder, n.log); err != nil {
+		return errors.Join(err, n.raft.store.close())
+	}
+	return nil
+}
+
+func (n *Node) closeStorage() error { return n.raft.store.close() }
+
+// bind listens, trying for as long as somebody else has the port.
+func (n *Node) bind(ctx context.Context) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		t, err := transport.Listen(transport.Config{
+			Network: n.cfg.Network, Bind: n.cfg.Bind, Advertise: n.cfg.Advertise, TLS: n.cfg.TLS, GossipKey: n.cfg.GossipKey,
+			Insecure: n.cfg.Insecure, Identity: n.identity, Admit: n.admit, Logger: n.log,
+		})
+		if err == nil {
+			n.trans.Store(t)
+			n.book.learn(n.ident.id, t.AdvertiseAddr(), n.ident.boot())
+			return nil
+		}
+		if !retryBind(err) {
+			return err
+		}
+		n.setReady(fsm.Errorf(fsm.CodeNotReady, "can't listen on %s yet: %v", n.cfg.Bind, err))
+		n.members.say("bind", "can't listen yet", "addr", n.cfg.Bind, "err", err)
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+func (n *Node) unbind() error { return n.trans.Load().Close() }
+
+// applied runs on the apply goroutine after each entry.
+func (n *Node) applied(o *fsm.Outcome) {
+	if run := n.raft.run.Load(); run != nil {
+		run.peers.poke()
+	}
+	n.lease.applied(o)
+	n.metrics.applied(o)
+}
+
+// fail stops the node with err; the first one counts. It never blocks.
+func (n *Node) fail(err error) {
+	n.life.mu.Lock()
+	if n.life.failure == nil {
+		n.life.failure = err
+	}
+	n.life.mu.Unlock()
+	select {
+	case n.life.failed <- err:
+	default:
+	}
+}
+
+// Healthy is nil while the process serves.
+func (n *Node) Healthy() error {
+	n.life.mu.Lock()
+	defer n.life.mu.Unlock()
+	switch {
+	case n.life.failure != nil:
+		return n.life.failure
+	case !n.life.running.Load() && n.life.ran.Load() && errors.Is(n.life.unready, errStopped):
+		return errStopped
+	}
+	return nil
+}
+
+// Addr is the bound host:port, "" until Run has bound it.
+func (n *Node) Addr() string {
+	if t := n.trans.Load(); t != nil {
+		return t.Addr()
+	}
+	return ""
+}
+
+func (n *Node) advertised() string {
+	if t := n.trans.Load(); t != nil {
+		return t.AdvertiseAddr()
+	}
+	return ""
+}
+
+// ID is the node ID.
+func (n *Node) ID() string { return n.ident.id }
+
+// InstanceID names the instance that this start of the node is: host:pid:uuid.
+func (n *Node) InstanceID() string { return n.ident.instanceID }
+
+// Boot numbers the starts of the node: it grows with each.
+func (n *Node) Boot() uint64 { return n.ident.boot() }
+
+// Nonce is random and of this start; the node greets its peers with it.
+func (n *Node) Nonce() string { return n.ident.nonce }
+
+// ClusterID is empty until the node belongs to a cluster.
+func (n *Node) ClusterID() string { return n.ident.clusterID() }
+
+// DataDir is the data folder.
+func (n *Node) DataDir() string { return n.cfg.DataDir }

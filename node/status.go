@@ -1,9 +1,11 @@
 package node
 
 import (
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
+	"github.com/hashicorp/raft"
 )
 
 // Status is what a node knows about itself and its cluster.
@@ -56,32 +58,129 @@ type Member struct {
 	Leader      bool
 	Gossip      string // alive, suspect, dead, left
 	Version     uint32
-	LastContact time.Duration // since this node heard of it; negative: unknown
+	LastContact time.Duration // since this node last heard of it; negative: unknown
 }
 
-// Status returns a snapshot.
-func (n *Node) Status() Status { return Status{} }
+// Status returns what the node knows now. It never blocks.
+func (n *Node) Status() Status {
+	view := n.View()
+	cluster := view.Cluster()
+	s := Status{
+		NodeID: n.ident.id, InstanceID: n.ident.instanceID, Boot: n.ident.boot(), ClusterID: n.ident.clusterID(),
+		Generation: cluster.Generation, Version: cluster.Version, Role: n.raft.role(), LeaderID: n.raft.leader(),
+		Revision: view.Revision(), Draining: n.Draining(), Quorum: n.quorum(),
+	}
+	if run := n.raft.run.Load(); run != nil {
+		s.Term, s.CommitIndex, s.AppliedIndex = run.raft.CurrentTerm(), run.raft.CommitIndex(), run.raft.AppliedIndex()
+	}
+	if err := n.ReadyErr(); err != nil {
+		s.ReadyReason = err.Error()
+	} else {
+		s.Ready = true
+	}
+	return s
+}
 
-// Members returns the members in the order of their node IDs.
-func (n *Node) Members() []Member { return nil }
+// role is the node's part in raft now.
+func (h *raftHost) role() Role {
+	run := h.run.Load()
+	if run == nil {
+		return RoleNone
+	}
+	switch run.raft.State() {
+	case raft.Leader:
+		return RoleLeader
+	case raft.Candidate:
+		return RoleCandidate
+	case raft.Follower:
+		for _, s := range h.servers() {
+			if string(s.ID) != h.id {
+				continue
+			}
+			if s.Suffrage == raft.Voter {
+				return RoleFollower
+			}
+			return RoleLearner
+		}
+	}
+	return RoleNone
+}
 
-// Metrics gathers the node's metrics, named miw_*.
-func (n *Node) Metrics() prometheus.Gatherer { return nil }
+// quorum counts the voters that seem alive. A leader goes by raft's answers;
+// who follows trusts its leader to have a quorum, or goes by gossip.
+func (n *Node) quorum() Quorum {
+	voters := n.raft.voters()
+	q := Quorum{Voters: len(voters)}
+	gossiped := n.members.gossiped()
+	run := n.raft.run.Load()
+	_, leads := n.raft.leading()
+	for _, id := range voters {
+		switch {
+		case id == n.ident.id:
+			q.Alive++
+		case leads && run != nil:
+			if at, ok := run.peers.lastContact(id); ok && time.Since(at) < n.cfg.Timing.RaftTimeout {
+				q.Alive++
+			}
+		default:
+			if state := gossiped[id].state; state == "alive" || state == "suspect" || id == n.raft.leader() {
+				q.Alive++
+			}
+		}
+	}
+	q.OK = q.Voters > 0 && q.Alive > q.Voters/2 && n.raft.leader() != ""
+	return q
+}
 
-// Healthy is nil while the process serves.
-func (n *Node) Healthy() error { return nil }
-
-// ReadyErr is nil when the node knows a leader and its copy is caught up, else
-// it says what is missing. It never depends on leadership or ownership.
-func (n *Node) ReadyErr() error { return nil }
-
-// Addr is the bound host:port, "" until Run has bound it.
-func (n *Node) Addr() string { return "" }
-
-// ID is the node ID, InstanceID that of this start, Boot its number.
-func (n *Node) ID() string         { return "" }
-func (n *Node) InstanceID() string { return "" }
-func (n *Node) Boot() uint64       { return 0 }
-
-// ClusterID is empty until the node belongs to a cluster.
-func (n *Node) ClusterID() string { return "" }
+// Members returns the members in the order of their node IDs: the servers of
+// raft's configuration and whoever else gossips.
+func (n *Node) Members() []Member {
+	gossiped := n.members.gossiped()
+	leader := n.raft.leader()
+	all := make(map[string]*Member)
+	get := func(id string) *Member {
+		if all[id] == nil {
+			all[id] = &Member{NodeID: id, LastContact: -1}
+		}
+		return all[id]
+	}
+	for _, s := range n.raft.servers() {
+		m := get(string(s.ID))
+		m.Voter = s.Suffrage == raft.Voter
+	}
+	for id, g := range gossiped {
+		m := get(id)
+		m.Addr, m.APIAddr, m.Zone, m.Version, m.Gossip = g.meta.Addr, g.meta.API, g.meta.Zone, g.meta.Version, g.state
+	}
+	view, run := n.View(), n.raft.run.Load()
+	for id, m := range all {
+		m.Leader = id == leader
+		if addr, err := n.book.resolve(id); err == nil {
+			m.Addr = addr
+		}
+		if s, ok := view.NodeSession(id); ok && len(s.Labels) > 0 {
+			m.Labels = make(map[string]string, len(s.Labels))
+			for _, l := range s.Labels {
+				m.Labels[l.Key] = l.Value
+			}
+		}
+		switch {
+		case id == n.ident.id:
+			m.LastContact, m.Addr, m.Labels = 0, n.advertised(), n.cfg.Labels
+		case run == nil:
+		case id == leader:
+			if at := run.raft.LastContact(); !at.IsZero() {
+				m.LastContact = time.Since(at)
+			}
+		default:
+			if at, ok := run.peers.lastContact(id); ok {
+				m.LastContact = time.Since(at)
+			}
+		}
+	}
+	var list []Member
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		list = append(list, *all[id])
+	}
+	return list
+}

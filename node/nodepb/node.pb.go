@@ -554,12 +554,15 @@ func (x *DiscoverReply) GetKnown() []*Peer {
 }
 
 type Peer struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	NodeId        string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
-	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
-	ClusterId     string                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`    // "" = belongs to none
-	Expect        uint32                 `protobuf:"varint,4,opt,name=expect,proto3" json:"expect,omitempty"`                          // its bootstrap_expect, 0 = joins only
-	PromisedTo    string                 `protobuf:"bytes,5,opt,name=promised_to,json=promisedTo,proto3" json:"promised_to,omitempty"` // hash of the set it has promised, "" = none
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	NodeId     string                 `protobuf:"bytes,1,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Addr       string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
+	ClusterId  string                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`    // "" = belongs to none
+	Expect     uint32                 `protobuf:"varint,4,opt,name=expect,proto3" json:"expect,omitempty"`                          // its bootstrap_expect, 0 = joins only
+	PromisedTo string                 `protobuf:"bytes,5,opt,name=promised_to,json=promisedTo,proto3" json:"promised_to,omitempty"` // cluster ID of the set it has promised, "" = none
+	// Cluster IDs of founding attempts that it has given up, for good: whoever
+	// promised to one of them is free.
+	Abandoned     []string `protobuf:"bytes,6,rep,name=abandoned,proto3" json:"abandoned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -627,6 +630,13 @@ func (x *Peer) GetPromisedTo() string {
 		return x.PromisedTo
 	}
 	return ""
+}
+
+func (x *Peer) GetAbandoned() []string {
+	if x != nil {
+		return x.Abandoned
+	}
+	return nil
 }
 
 // Promise binds a stateless node to one bootstrap set for ever.
@@ -741,6 +751,8 @@ type JoinRequest struct {
 	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
 	MaxVersion    uint32                 `protobuf:"varint,3,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"`
 	Zone          string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
+	Fresh         bool                   `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`         // it has no log: a vote that it had must not count on
+	Forwarded     bool                   `protobuf:"varint,6,opt,name=forwarded,proto3" json:"forwarded,omitempty"` // came through another node already
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -801,6 +813,20 @@ func (x *JoinRequest) GetZone() string {
 		return x.Zone
 	}
 	return ""
+}
+
+func (x *JoinRequest) GetFresh() bool {
+	if x != nil {
+		return x.Fresh
+	}
+	return false
+}
+
+func (x *JoinRequest) GetForwarded() bool {
+	if x != nil {
+		return x.Forwarded
+	}
+	return false
 }
 
 type JoinReply struct {
@@ -1072,7 +1098,7 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"g\n" +
 	"\rDiscoverReply\x12)\n" +
 	"\x04self\x18\x01 \x01(\v2\x15.miwnode.node.v1.PeerR\x04self\x12+\n" +
-	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"\x8b\x01\n" +
+	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"\xa9\x01\n" +
 	"\x04Peer\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1d\n" +
@@ -1080,20 +1106,23 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"cluster_id\x18\x03 \x01(\tR\tclusterId\x12\x16\n" +
 	"\x06expect\x18\x04 \x01(\rR\x06expect\x12\x1f\n" +
 	"\vpromised_to\x18\x05 \x01(\tR\n" +
-	"promisedTo\"`\n" +
+	"promisedTo\x12\x1c\n" +
+	"\tabandoned\x18\x06 \x03(\tR\tabandoned\"`\n" +
 	"\x0ePromiseRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12/\n" +
 	"\amembers\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\amembers\"<\n" +
 	"\fPromiseReply\x12\x14\n" +
 	"\x05given\x18\x01 \x01(\bR\x05given\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"o\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa3\x01\n" +
 	"\vJoinRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1f\n" +
 	"\vmax_version\x18\x03 \x01(\rR\n" +
 	"maxVersion\x12\x12\n" +
-	"\x04zone\x18\x04 \x01(\tR\x04zone\"G\n" +
+	"\x04zone\x18\x04 \x01(\tR\x04zone\x12\x14\n" +
+	"\x05fresh\x18\x05 \x01(\bR\x05fresh\x12\x1c\n" +
+	"\tforwarded\x18\x06 \x01(\bR\tforwarded\"G\n" +
 	"\tJoinReply\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// addressBook knows where each node was last heard of. It lives on what peers
+// say when they greet and on gossip, and is kept in the data folder so that a
+// node that starts again finds its cluster without a join list.
+type addressBook struct {
+	folder *folder
+
+	mu      sync.Mutex
+	entries map[string]bookEntry // by node ID
+	change  chan struct{}        // one slot: there is something to save
+}
+
+type bookEntry struct {
+	Addr string `json:"addr"`
+	Boot uint64 `json:"boot,omitempty"` // of the start that said so
+}
+
+// bookRecord is the file peers.json.
+type bookRecord struct {
+	Format int                  `json:"format"`
+	Peers  map[string]bookEntry `json:"peers"`
+}
+
+func openBook(f *folder) (*addressBook, error) {
+	b := &addressBook{folder: f, entries: make(map[string]bookEntry), change: make(chan struct{}, 1)}
+	var rec bookRecord
+	if _, err := f.read(peersFile, &rec); err != nil {
+		return nil, err
+	}
+	maps.Copy(b.entries, rec.Peers)
+	return b, nil
+}
+
+// learn takes in where a node says it is; what an earlier start of it said does
+// not count any more.
+func (b *addressBook) learn(id, addr string, boot uint64) {
+	if id == "" || addr == "" {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known, ok := b.entries[id]
+	if e := (bookEntry{addr, boot}); (!ok || boot >= known.Boot) && e != known {
+		b.entries[id] = e
+		select {
+		case b.change <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (b *addressBook) resolve(id string) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e, ok := b.entries[id]; ok {
+		return e.Addr, nil
+	}
+	return "", fmt.Errorf("no address known for node %s", id)
+}
+
+// all returns the known addresses by node ID.
+func (b *addressBook) all() map[string]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := make(map[string]string, len(b.entries))
+	for id, e := range b.entries {
+		m[id] = e.Addr
+	}
+	return m
+}
+
+// keep saves changes, a burst of them at once, until ctx ends.
+func (b *addressBook) keep(ctx context.Context) error {
+	for {
+		select {
+		case <-b.change:
+		case <-ctx.Done():
+			return nil
+		}
+		_ = pause(ctx, time.Second)
+		if err := b.save(); err != nil {
+			return nil // a hint only; the store speaks up about a broken disk
+		}
+	}
+}
+
+func (b *addressBook) save() error {
+	b.mu.Lock()
+	rec := bookRecord{Format: folderFormat, Peers: maps.Clone(b.entries)}
+	b.mu.Unlock()
+	return b.folder.write(peersFile, rec)
+}
+
+// addrs lists the known addresses, without those of skip, in a stable order.
+func (b *addressBook) addrs(skip string) []string {
+	var list []string
+	for id, addr := range b.all() {
+		if id != skip {
+			list = append(list, addr)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}

@@ -1,0 +1,178 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names in the data folder.
+const (
+	lockFile     = "lock"
+	identityFile = "node.json"
+	promiseFile  = "promise.json"
+	peersFile    = "peers.json"
+	raftFile     = "raft.db"
+)
+
+// folderFormat is written into every file of ours; a larger one is of a newer version.
+const folderFormat = 1
+
+// folder is a locked data folder.
+type folder struct {
+	dir string
+
+	mu   sync.Mutex
+	lock *os.File // nil once released
+}
+
+// openFolder makes dir if needed and locks it. The lock is the kernel's (flock):
+// it ends with the process, however that ends.
+func openFolder(dir string) (*folder, error) {
+	fail := func(kind error, format string, args ...any) (*folder, error) {
+		return nil, &folderError{dir: dir, kind: kind, text: fmt.Sprintf(format, args...)}
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fail(err, "can't be made: %v", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fail(err, "can't be locked: %v", err)
+	}
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err != unix.EINTR {
+			break
+		}
+	}
+	if err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return fail(err, "can't be locked: %v", err)
+		}
+		buf := make([]byte, 32)
+		n, _ := f.ReadAt(buf, 0)
+		if pid := strings.TrimSpace(string(buf[:n])); pid != "" {
+			return fail(ErrFolderInUse, "in use by process %s; stop it, or give this node a folder of its own", pid)
+		}
+		return fail(ErrFolderInUse, "in use by another process; stop it, or give this node a folder of its own")
+	}
+	// The pid is for people who meet the lock; nothing depends on it.
+	pid := fmt.Sprintf("%d\n", os.Getpid())
+	if err := f.Truncate(0); err == nil {
+		_, _ = f.WriteAt([]byte(pid), 0)
+	}
+	return &folder{dir: dir, lock: f}, nil
+}
+
+func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
+
+// lockID is the device and inode of the lock file: a copied folder is another file.
+func (f *folder) lockID() (dev, ino uint64, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock == nil {
+		return 0, 0, os.ErrClosed
+	}
+	st, err := f.lock.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, errors.ErrUnsupported
+	}
+	return uint64(sys.Dev), sys.Ino, nil
+}
+
+// release unlocks the folder.
+func (f *folder) release() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock != nil {
+		_ = f.lock.Close()
+		f.lock = nil
+	}
+}
+
+// read fills v from a file of the folder; found is false if there is none.
+func (f *folder) read(name string, v any) (found bool, err error) {
+	b, err := os.ReadFile(f.path(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &folderError{dir: f.dir, kind: ErrFolderDamaged, text: fmt.Sprintf("%s can't be read: %v", name, err)}
+	}
+	var head struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &head); err != nil || head.Format < 1 {
+		return false, &folderError{dir: f.dir, kind: ErrFolderDamaged,
+			text: fmt.Sprintf("%s is damaged or cut short (%d bytes); restore the folder, or start with an empty one as a new node", name, len(b))}
+	}
+	if head.Format > folderFormat {
+		return false, &folderError{dir: f.dir, kind: ErrFolderNewer,
+			text: fmt.Sprintf("%s has format %d, this version knows up to %d; run the newer version", name, head.Format, folderFormat)}
+	}
+	if err := json.Unmarshal(b, v); err != nil {
+		return false, &folderError{dir: f.dir, kind: ErrFolderDamaged, text: fmt.Sprintf("%s is damaged: %v", name, err)}
+	}
+	return true, nil
+}
+
+// write replaces a file of the folder; once it returns nil the new content
+// survives a loss of power, and at no moment is there half a file.
+func (f *folder) write(name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	tmp := f.path(name + ".tmp")
+	if err := writeSynced(tmp, append(b, '\n')); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := os.Rename(tmp, f.path(name)); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := syncDir(f.dir); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+// remove deletes a file of the folder for good.
+func (f *folder) remove(name string) error {
+	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return syncDir(f.dir)
+}
+
+func writeSynced(path string, b []byte) error {
+	w, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(b)
+	if err == nil {
+		err = w.Sync()
+	}
+	return errors.Join(err, w.Close())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

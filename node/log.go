@@ -1,0 +1,134 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// raftLogger turns hclog into slog. Raft speaks of its ordinary life at info
+// and warn; only its errors are worth a line of ours at more than debug.
+type raftLogger struct {
+	log  *slog.Logger
+	name string
+	args []any
+}
+
+var _ hclog.Logger = (*raftLogger)(nil)
+
+func newRaftLogger(l *slog.Logger) hclog.Logger { return &raftLogger{log: l.With("part", "raft")} }
+
+func (l *raftLogger) level(level hclog.Level) slog.Level {
+	if level >= hclog.Error {
+		return slog.LevelWarn
+	}
+	return slog.LevelDebug
+}
+
+// Log implements hclog.Logger.
+func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
+	to := l.level(level)
+	if !l.log.Enabled(context.Background(), to) {
+		return
+	}
+	for i, a := range args {
+		if f, ok := a.(hclog.Format); ok && len(f) > 0 {
+			args[i] = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+		}
+	}
+	l.log.Log(context.Background(), to, msg, args...)
+}
+
+func (l *raftLogger) Trace(string, ...any)          {}
+func (l *raftLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l *raftLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l *raftLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l *raftLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+func (l *raftLogger) IsTrace() bool                 { return false }
+func (l *raftLogger) IsDebug() bool                 { return l.log.Enabled(context.Background(), slog.LevelDebug) }
+func (l *raftLogger) IsInfo() bool                  { return l.IsDebug() }
+func (l *raftLogger) IsWarn() bool                  { return l.IsDebug() }
+func (l *raftLogger) IsError() bool                 { return l.log.Enabled(context.Background(), slog.LevelWarn) }
+func (l *raftLogger) ImpliedArgs() []any            { return l.args }
+func (l *raftLogger) Name() string                  { return l.name }
+func (l *raftLogger) SetLevel(hclog.Level)          {}
+func (l *raftLogger) GetLevel() hclog.Level         { return hclog.Debug }
+func (l *raftLogger) Named(name string) hclog.Logger {
+	return l.ResetNamed(strings.Trim(l.name+"."+name, "."))
+}
+func (l *raftLogger) With(args ...any) hclog.Logger {
+	return &raftLogger{log: l.log.With(args...), name: l.name, args: append(append([]any(nil), l.args...), args...)}
+}
+
+func (l *raftLogger) ResetNamed(name string) hclog.Logger {
+	return &raftLogger{log: l.log, name: name, args: l.args}
+}
+
+func (l *raftLogger) StandardLogger(o *hclog.StandardLoggerOptions) *log.Logger {
+	return log.New(l.StandardWriter(o), "", 0)
+}
+
+func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
+	return &lineWriter{emit: func(line string) { l.Log(hclog.Debug, line) }}
+}
+
+// newGossipLogger turns memberlist's *log.Logger into slog: its own levels stand
+// in brackets; what it calls an error is a hint here, since gossip decides nothing.
+func newGossipLogger(l *slog.Logger) *log.Logger {
+	l = l.With("part", "gossip")
+	return log.New(&lineWriter{emit: func(line string) {
+		level := slog.LevelDebug
+		if strings.HasPrefix(line, "[ERR]") {
+			level = slog.LevelInfo
+		}
+		if i := strings.Index(line, "memberlist: "); i >= 0 {
+			line = line[i+len("memberlist: "):]
+		}
+		l.Log(context.Background(), level, line)
+	}}, "", 0)
+}
+
+type lineWriter struct{ emit func(string) }
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	for line := range bytes.Lines(b) {
+		w.emit(strings.TrimRight(string(line), "\n"))
+	}
+	return len(b), nil
+}
+
+// rarely lets one line per key through in a while: for faults that repeat
+// themselves at every retry.
+type rarely struct {
+	every time.Duration
+
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+func newRarely(every time.Duration) *rarely {
+	return &rarely{every: every, last: make(map[string]time.Time)}
+}
+
+// ok tells whether key may be said now.
+func (r *rarely) ok(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if at, said := r.last[key]; said && now.Sub(at) < r.every {
+		return false
+	}
+	if len(r.last) > 1000 {
+		clear(r.last)
+	}
+	r.last[key] = now
+	return true
+}

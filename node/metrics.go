@@ -1,0 +1,141 @@
+package node
+
+import (
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/miwnode/miwnode/fsm"
+)
+
+// metrics are the node's own, in a registry of their own: a process may run
+// several nodes.
+type metrics struct {
+	n   *Node
+	reg *prometheus.Registry
+
+	grants   prometheus.Counter
+	ended    *prometheus.CounterVec
+	gap      prometheus.Histogram
+	apply    prometheus.Histogram
+	commit   prometheus.Histogram
+	duties   *prometheus.CounterVec
+	leadings prometheus.Counter
+}
+
+// fast are buckets for what takes between a tenth of a millisecond and seconds.
+var fast = prometheus.ExponentialBuckets(0.0001, 2.5, 12)
+
+func newMetrics(n *Node) *metrics {
+	m := &metrics{
+		n: n, reg: prometheus.NewRegistry(),
+		grants: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "miw_lease_grants_total", Help: "Grants applied to this node's copy since it started.",
+		}),
+		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "miw_lease_ended_total", Help: "Leases that ended in this node's copy since it started, by reason.",
+		}, []string{"reason"}),
+		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "miw_handover_gap_seconds", Help: "From the end of a grant to the next grant of the same key, by the leader's stamps.", Buckets: fast,
+		}),
+		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "miw_apply_seconds", Help: "Applying one entry of the log.", Buckets: prometheus.ExponentialBuckets(0.000002, 3, 12),
+		}),
+		commit: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "miw_commit_seconds", Help: "From proposing an entry on the leader to its application there.", Buckets: fast,
+		}),
+		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "miw_duty_restarts_total", Help: "Leader's duties that ended early and were started again.",
+		}, []string{"duty"}),
+		leadings: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "miw_leaderships_total", Help: "Terms in which this node led.",
+		}),
+	}
+	m.reg.MustRegister(m.grants, m.ended, m.gap, m.apply, m.commit, m.duties, m.leadings, &present{n: n})
+	return m
+}
+
+// Metrics gathers the node's metrics, named miw_*.
+func (n *Node) Metrics() prometheus.Gatherer { return n.metrics.reg }
+
+// applied counts what an entry did. It runs on the apply goroutine.
+func (m *metrics) applied(o *fsm.Outcome) {
+	for _, e := range o.Events {
+		switch e.Type {
+		case fsm.EventLeaseGranted:
+			m.grants.Inc()
+		case fsm.EventLeaseEnded:
+			m.ended.WithLabelValues(e.EndReason.String()).Inc()
+		}
+	}
+}
+
+func (m *metrics) dutyFailed(name string) { m.duties.WithLabelValues(name).Inc() }
+
+// present collects what is true at the moment of asking.
+type present struct{ n *Node }
+
+var (
+	descLeader   = prometheus.NewDesc("miw_is_leader", "1 on the raft leader.", nil, nil)
+	descQuorum   = prometheus.NewDesc("miw_quorum_ok", "1 if a majority of the voters is alive and a leader known.", nil, nil)
+	descRevision = prometheus.NewDesc("miw_revision", "Revision of the local copy.", nil, nil)
+	descLog      = prometheus.NewDesc("miw_log_bytes", "Size of the log's file.", nil, nil)
+	descMembers  = prometheus.NewDesc("miw_members", "Members by what gossip says of them.", []string{"state"}, nil)
+	descHeld     = prometheus.NewDesc("miw_lease_held", "Leases held by this node's instance.", nil, nil)
+	descStuck    = prometheus.NewDesc("miw_stuck", "Runs of this process that did not return in time.", nil, nil)
+	descReady    = prometheus.NewDesc("miw_ready", "1 if the node knows a leader and its copy is caught up.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (p *present) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (p *present) Collect(ch chan<- prometheus.Metric) {
+	n := p.n
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	_, leads := n.raft.leading()
+	gauge(descLeader, truth(leads))
+	gauge(descQuorum, truth(n.quorum().OK))
+	gauge(descReady, truth(n.ReadyErr() == nil))
+	view := n.View()
+	gauge(descRevision, float64(view.Revision()))
+	if st, err := os.Stat(n.folder.path(raftFile)); err == nil {
+		gauge(descLog, float64(st.Size()))
+	}
+	states := map[string]int{"alive": 0, "suspect": 0, "dead": 0, "left": 0}
+	for _, g := range n.members.gossiped() {
+		states[g.state]++
+	}
+	for state, count := range states {
+		gauge(descMembers, float64(count), state)
+	}
+	held := 0
+	if s, ok := view.Instance(n.ident.instanceID); ok {
+		held = s.LeaseCount()
+	}
+	gauge(descHeld, float64(held))
+	stuck := 0
+	for _, r := range n.Runs() {
+		if r.StuckFor > 0 {
+			stuck++
+		}
+	}
+	gauge(descStuck, float64(stuck))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// observed notes how long f took.
+func observed(h prometheus.Histogram, since time.Time) { h.Observe(time.Since(since).Seconds()) }

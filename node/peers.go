@@ -1,0 +1,212 @@
+package node
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// peers is raft's transport. It notes how far each peer's log is known to agree
+// with ours, and tells a peer of a new commit index as soon as there is one:
+// raft itself tells with the next entry or after the commit timeout.
+//
+// What it knows belongs to one term. A peer that acknowledged entry n under
+// our former leadership may have lost it to another leader since, and a
+// follower commits all it has up to the index it is told: a nudge with
+// remembered state would have it commit a wrong suffix.
+type peers struct {
+	*raft.NetworkTransport
+	id   string
+	wake chan struct{} // one slot
+
+	mu      sync.Mutex
+	raft    termSource
+	term    uint64 // whose acks are in known
+	known   map[raft.ServerID]*peer
+	contact map[raft.ServerID]time.Time // last answer, any term
+}
+
+// peer is what one peer has acknowledged in the term.
+type peer struct {
+	addr      raft.ServerAddress
+	header    raft.RPCHeader
+	index     uint64 // its log agrees with ours up to here
+	indexTerm uint64
+	told      uint64 // commit index of the newest append that was sent to it
+	busy      bool   // a nudge is under way
+}
+
+// termSource is the part of raft that a nudge depends on.
+type termSource interface {
+	CommitIndex() uint64
+	State() raft.RaftState
+	CurrentTerm() uint64
+}
+
+var (
+	_ raft.Transport   = (*peers)(nil)
+	_ raft.WithPreVote = (*peers)(nil)
+)
+
+func newPeers(id string, t *raft.NetworkTransport) *peers {
+	return &peers{
+		NetworkTransport: t, id: id, wake: make(chan struct{}, 1),
+		known: make(map[raft.ServerID]*peer), contact: make(map[raft.ServerID]time.Time),
+	}
+}
+
+func (p *peers) bind(r termSource) {
+	p.mu.Lock()
+	p.raft = r
+	p.mu.Unlock()
+}
+
+// LocalAddr implements raft.Transport: the address of a server is its node ID,
+// which the stream layer resolves at each dial.
+func (p *peers) LocalAddr() raft.ServerAddress { return raft.ServerAddress(p.id) }
+
+// AppendEntriesPipeline implements raft.Transport. A pipeline goes around
+// AppendEntries, and can wedge a follower for good (hashicorp/raft#612).
+func (p *peers) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// AppendEntries implements raft.Transport.
+func (p *peers) AppendEntries(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
+	heartbeat := q.PrevLogEntry == 0 && len(q.Entries) == 0 && q.LeaderCommitIndex == 0
+	if !heartbeat {
+		p.sending(id, q)
+	}
+	err := p.NetworkTransport.AppendEntries(id, to, q, r)
+	if err == nil {
+		p.answered(id, to, q, r, heartbeat)
+	}
+	return err
+}
+
+// sending notes what an append that goes out now will tell.
+func (p *peers) sending(id raft.ServerID, q *raft.AppendEntriesRequest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if k := p.known[id]; k != nil && p.term == q.Term {
+		k.told = max(k.told, q.LeaderCommitIndex)
+	}
+}
+
+func (p *peers) answered(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse, heartbeat bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.contact[id] = time.Now()
+	if q.Term > p.term {
+		p.term = q.Term
+		clear(p.known)
+	}
+	if heartbeat || q.Term != p.term || !r.Success || r.Term != q.Term {
+		return
+	}
+	index, term := q.PrevLogEntry, q.PrevLogTerm
+	if n := len(q.Entries); n > 0 {
+		index, term = q.Entries[n-1].Index, q.Entries[n-1].Term
+	}
+	k := p.known[id]
+	if k == nil {
+		k = &peer{}
+		p.known[id] = k
+	}
+	k.addr, k.header, k.told = to, q.RPCHeader, max(k.told, q.LeaderCommitIndex)
+	if index > k.index {
+		k.index, k.indexTerm = index, term
+		p.poke()
+	}
+}
+
+// poke has the nudger look again. It never blocks.
+func (p *peers) poke() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// nudge tells peers of new commit indexes until stopped.
+func (p *peers) nudge(stopped <-chan struct{}) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		select {
+		case <-p.wake:
+		case <-stopped:
+			return
+		}
+		for id, q := range p.due() {
+			wg.Go(func() { p.tell(id, q) })
+		}
+	}
+}
+
+// nudgeTo is one empty append.
+type nudgeTo struct {
+	addr raft.ServerAddress
+	q    *raft.AppendEntriesRequest
+}
+
+// due lists the peers that have reached the commit index and were not told.
+// The order of the three readings is what makes it safe: the index was
+// committed before, or in, a reign that still lasts and is the one in which
+// the peers acknowledged.
+func (p *peers) due() map[raft.ServerID]nudgeTo {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.raft == nil {
+		return nil
+	}
+	commit := p.raft.CommitIndex()
+	if p.raft.State() != raft.Leader || p.raft.CurrentTerm() != p.term {
+		return nil
+	}
+	var due map[raft.ServerID]nudgeTo
+	for id, k := range p.known {
+		if k.busy || k.index < commit || k.told >= commit {
+			continue
+		}
+		k.told, k.busy = commit, true
+		if due == nil {
+			due = make(map[raft.ServerID]nudgeTo, len(p.known))
+		}
+		due[id] = nudgeTo{k.addr, &raft.AppendEntriesRequest{
+			RPCHeader: k.header, Term: p.term, PrevLogEntry: k.index, PrevLogTerm: k.indexTerm, LeaderCommitIndex: commit,
+		}}
+	}
+	return due
+}
+
+func (p *peers) tell(id raft.ServerID, n nudgeTo) {
+	var r raft.AppendEntriesResponse
+	_ = p.NetworkTransport.AppendEntries(id, n.addr, n.q, &r) // lost: the next append tells
+	p.mu.Lock()
+	if k := p.known[id]; k != nil && p.term == n.q.Term {
+		k.busy = false
+	}
+	p.mu.Unlock()
+	p.poke()
+}
+
+// acked is how far the peer's log is known to agree with ours in this term.
+func (p *peers) acked(id string) (index uint64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	k := p.known[raft.ServerID(id)]
+	if k == nil || p.raft == nil || p.raft.CurrentTerm() != p.term {
+		return 0, false
+	}
+	return k.index, true
+}
+
+// lastContact is when the peer last answered.
+func (p *peers) lastContact(id string) (time.Time, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at, ok := p.contact[raft.ServerID(id)]
+	return at, ok
+}
