@@ -92,16 +92,13 @@ func (n *Node) Runs() []Run { return n.lease.slots.runs() }
 // Draining tells whether the instance is marked draining or the node is leaving.
 func (n *Node) Draining() bool {
 	select {
-	case <-n.closing:
+	case <-n.life.closing:
 		return true
 	default:
 	}
 	s, ok := n.View().Instance(n.InstanceID())
 	return ok && s.Drain != nil
 }
-
-// Closing is closed when the node begins to leave.
-func (n *Node) Closing() <-chan struct{} { return n.closing }
 
 // DrainTimeout, KillTimeout and RenewInterval are the node's settings.
 func (n *Node) DrainTimeout() time.Duration  { return n.cfg.Timing.DrainTimeout }
