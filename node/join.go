@@ -21,11 +21,11 @@ import (
 const (
 	discoverTimeout  = 2 * time.Second // one question to one peer
 	discoverPatience = 200 * time.Millisecond
-	joinTimeout     = 5 * time.Second
-	peerMemory      = 5 * time.Second // how long a peer that spoke counts as seen
-	joinWaitMin     = 20 * time.Millisecond
-	joinWaitMax     = 2 * time.Second
-	sayInterval     = 10 * time.Second
+	joinTimeout      = 5 * time.Second
+	peerMemory       = 5 * time.Second // how long a peer that spoke counts as seen
+	joinWaitMin      = 20 * time.Millisecond
+	joinWaitMax      = 2 * time.Second
+	sayInterval      = 10 * time.Second
 )
 
 // membership gets the node into a cluster, and back when it has lost touch.

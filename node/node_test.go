@@ -1,0 +1,47 @@
+package node_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/miwnode/miwnode/fsm"
+	"github.com/miwnode/miwnode/node/nodetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Three fresh nodes found a cluster, elect a leader and grant a lease to each
+// of them in turn, well within the time a user notices.
+func TestNode_FirstLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		c := nodetest.New(t, nodetest.Config{Nodes: 3, Seed: 1})
+		c.WaitReady()
+		ready := time.Since(start)
+		ctx := c.Context(5 * time.Second)
+		for i := range 3 {
+			session, err := c.Node(i).Session(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.Node(i).Submit(ctx, &fsm.Acquire{Key: "k", SessionId: session, Holder: "h"})
+			if err != nil || fsm.ResultErr(r) != nil {
+				t.Fatalf("acquire on node %d: %v %v", i, err, r)
+			}
+			if i == 0 {
+				t.Logf("ready after %v, first lease after %v", ready, time.Since(start))
+				if d := time.Since(start); d > 1500*time.Millisecond {
+					t.Errorf("first lease after %v, want at most 1.5s", d)
+				}
+			}
+			r, err = c.Node(i).Submit(ctx, &fsm.Release{Key: "k", SessionId: session, Token: r.Token})
+			if err != nil || fsm.ResultErr(r) != nil {
+				t.Fatalf("release on node %d: %v %v", i, err, r)
+			}
+		}
+		c.Converge()
+	})
+}
