@@ -282,6 +282,8 @@ func decodeAcquire(r reader) (*Command, error) {
 			m.op.Wait = r.uvarint() != 0
 		case n == 5 && t == protowire.VarintType:
 			m.op.LockDelayMs = int64(r.uvarint())
+		case n == 6 && t == protowire.VarintType:
+			m.op.Ask = r.uvarint()
 		default:
 			r.unknown(n, t, "Acquire")
 		}
@@ -306,6 +308,8 @@ func decodeCancelWait(r reader) (*Command, error) {
 			m.op.SessionId = r.string()
 		case n == 3 && t == protowire.BytesType:
 			m.op.Holder = r.string()
+		case n == 4 && t == protowire.VarintType:
+			m.op.Ask = r.uvarint()
 		default:
 			r.unknown(n, t, "CancelWait")
 		}

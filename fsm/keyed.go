@@ -50,7 +50,11 @@ func (s *State) onceKeyed(cmd *Command, r *Result) *Result {
 			refuse(r, invalid("idempotency_key", "was used with another body"))
 			return r
 		}
-		return s.replay(&e.answer, r)
+		r = s.replay(&e.answer, r)
+		if a := cmd.GetAcquire(); a != nil && r.Code == 0 {
+			s.askedAnew(s.got, a.Ask)
+		}
+		return r
 	}
 	if len(s.keyed.order) >= MaxIdempotencyKeys {
 		refuse(r, Errorf(CodeOverloaded, "%d idempotency keys are kept for %v, no more are taken", len(s.keyed.order), IdempotencyWindow))

@@ -77,6 +77,8 @@ type Lease struct {
 	ChangedRevision  uint64 // of the last change of state, the grant included
 	LockDelay        time.Duration
 	Note             *Note // of a transfer or revoke; never nil
+
+	asks asks
 }
 
 // belongs reports whether (session, holder) holds the lease and may go on.
@@ -93,6 +95,7 @@ func (s *State) acquire(op *Acquire, r *Result) error {
 	if taken && l.belongs(sess, op.Holder) {
 		r.Token = l.Token
 		s.got = place{l.Key, l.SessionID, l.Holder}
+		s.askAgain(sess, s.got, op.Ask)
 		return nil
 	}
 	if sess.Draining() {
@@ -114,7 +117,7 @@ func (s *State) acquire(op *Acquire, r *Result) error {
 		return Errorf(CodeOverloaded, "%d leases are held, no more are granted", s.leases.Len())
 	}
 	delay := time.Duration(op.LockDelayMs) * time.Millisecond
-	l = s.grant(sess, strings.Clone(op.Key), strings.Clone(op.Holder), delay)
+	l = s.grant(sess, strings.Clone(op.Key), strings.Clone(op.Holder), delay, asksOf(op.Ask))
 	r.Token = l.Token
 	s.got = place{l.Key, l.SessionID, l.Holder}
 	return nil
@@ -139,7 +142,7 @@ func heldBy(l *Lease) error {
 }
 
 // grant gives a key that is free, or that ends in this entry, to (session, holder).
-func (s *State) grant(sess *Session, key, holder string, delay time.Duration) *Lease {
+func (s *State) grant(sess *Session, key, holder string, delay time.Duration, a asks) *Lease {
 	l := &Lease{
 		Key:              key,
 		Token:            s.nextToken(),
@@ -152,6 +155,7 @@ func (s *State) grant(sess *Session, key, holder string, delay time.Duration) *L
 		ChangedRevision:  s.cluster.revision,
 		LockDelay:        delay,
 		Note:             noNote,
+		asks:             a,
 	}
 	s.leases.Set(key, l)
 	s.changed(sess).setLease(l)
@@ -166,7 +170,7 @@ func (s *State) grantNext(key, successor string) bool {
 	if w == nil {
 		return false
 	}
-	s.grant(sess, w.Key, w.Holder, w.LockDelay)
+	s.grant(sess, w.Key, w.Holder, w.LockDelay, w.asks)
 	return true
 }
 
@@ -196,7 +200,7 @@ func (s *State) endLease(l *Lease, reason EndReason, lost bool) {
 	}
 	if l.LockDelay > 0 && lost {
 		barred := *l
-		barred.State, barred.SessionID, barred.Holder = Barred, "", ""
+		barred.State, barred.SessionID, barred.Holder, barred.asks = Barred, "", "", nil
 		barred.ChangedRevision = s.cluster.revision
 		s.leases.Set(l.Key, &barred)
 		return
@@ -302,6 +306,9 @@ func (s *State) cancelWait(op *CancelWait) error {
 	sess, err := s.live(op.SessionId)
 	if err != nil {
 		return err
+	}
+	if op.Ask != 0 && !s.unask(sess, place{op.Key, sess.ID, op.Holder}, op.Ask) {
+		return nil
 	}
 	left := s.leaveQueue(sess, op.Key, op.Holder)
 	// The wait may have been granted meanwhile. A revoked lease beside a place

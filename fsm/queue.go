@@ -13,6 +13,8 @@ type Waiter struct {
 	LockDelay time.Duration
 	Revision  uint64 // order: (Revision, Position)
 	Position  uint32
+
+	asks asks
 }
 
 // queue is who waits for one key, first come first. Values are appended beyond
@@ -27,6 +29,7 @@ type queue struct {
 func (s *State) enqueue(sess *Session, op *Acquire) error {
 	if w := s.placeOf(sess, op.Key, op.Holder); w != nil {
 		s.got = place{w.Key, w.SessionID, w.Holder}
+		s.askAgain(sess, s.got, op.Ask)
 		return nil
 	}
 	if s.waiters >= MaxWaiters {
@@ -40,6 +43,7 @@ func (s *State) enqueue(sess *Session, op *Acquire) error {
 		LockDelay: time.Duration(op.LockDelayMs) * time.Millisecond,
 		Revision:  s.cluster.revision,
 		Position:  s.places,
+		asks:      asksOf(op.Ask),
 	}
 	q := s.queue(w.Key)
 	q.waiters = append(q.waiters, w)

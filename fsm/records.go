@@ -169,6 +169,7 @@ func (l *Lease) fill(r *LeaseRecord) {
 	r.InstanceId = l.Who.InstanceID
 	r.NodeId = l.Who.NodeID
 	r.Name = l.Who.Name
+	r.Asks = l.asks
 }
 
 // LeaseOf is the reverse of Record.
@@ -185,6 +186,7 @@ func LeaseOf(r *LeaseRecord) *Lease {
 		ChangedRevision:  r.GetChangedRevision(),
 		LockDelay:        milliseconds(r.GetLockDelayMs()),
 		Note:             noteOf(r.GetBy(), r.GetReason(), r.GetSuccessor()),
+		asks:             r.GetAsks(),
 	}
 }
 
@@ -196,6 +198,7 @@ func (w *Waiter) record() *fsmpb.WaiterRecord {
 		LockDelayMs: w.LockDelay.Milliseconds(),
 		Revision:    w.Revision,
 		Position:    w.Position,
+		Asks:        w.asks,
 	}
 }
 
@@ -207,6 +210,7 @@ func waiterOf(r *fsmpb.WaiterRecord) *Waiter {
 		LockDelay: milliseconds(r.LockDelayMs),
 		Revision:  r.Revision,
 		Position:  r.Position,
+		asks:      r.Asks,
 	}
 }
 

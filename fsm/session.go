@@ -143,7 +143,8 @@ func nodeBoot(nodeID string, boot uint64) string {
 	return string(binary.BigEndian.AppendUint64(append([]byte(nodeID), 0), boot))
 }
 
-func (s *State) openSession(op *OpenSession) error {
+func (s *State) openSession(op *OpenSession, r *Result) error {
+	r.SessionId = op.SessionId
 	if present, ok := s.sessions.Get(op.SessionId); ok {
 		if present.Client == (op.NodeId == "") && present.Boot == op.Boot && present.Nonce == op.Nonce && present.InstanceID == op.InstanceId {
 			return nil // a repeat

@@ -201,7 +201,7 @@ func (s *State) dispatch(op Op, r *Result) error {
 	case *LiftBar:
 		return s.liftBar(op)
 	case *OpenSession:
-		return s.openSession(op)
+		return s.openSession(op, r)
 	case *CloseSession:
 		return s.closeSession(op)
 	case *ExpireSession:

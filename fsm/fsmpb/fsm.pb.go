@@ -1216,12 +1216,14 @@ func (x *ExpireSession) GetTerm() uint64 {
 }
 
 type Acquire struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	Holder        string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"` // who in the session asks; empty = the session itself
-	Wait          bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`    // queue when it can't be granted now
-	LockDelayMs   int64                  `protobuf:"varint,5,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Key         string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	SessionId   string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Holder      string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"` // who in the session asks; empty = the session itself
+	Wait        bool                   `protobuf:"varint,4,opt,name=wait,proto3" json:"wait,omitempty"`    // queue when it can't be granted now
+	LockDelayMs int64                  `protobuf:"varint,5,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
+	// Random number of this asking, by which CancelWait may take it back; 0 = none.
+	Ask           uint64 `protobuf:"varint,6,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1291,16 +1293,22 @@ func (x *Acquire) GetLockDelayMs() int64 {
 	return 0
 }
 
+func (x *Acquire) GetAsk() uint64 {
+	if x != nil {
+		return x.Ask
+	}
+	return 0
+}
+
 // CancelWait leaves the queue; if the wait has been granted meanwhile, the grant is released.
 type CancelWait struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Key       string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	SessionId string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Holder    string                 `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Set: takes back only what the acquire applied at this revision asked for. A
-	// place or grant that a later acquire of the same holder has asked for stays,
-	// and so does a grant from before it. 0 = whatever there is.
-	AskedRevision uint64 `protobuf:"varint,4,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"`
+	// The ask of the acquire that is taken back. The place or grant stays as long
+	// as another acquire of the same holder asks for it too. 0 = whatever there is.
+	Ask           uint64 `protobuf:"varint,4,opt,name=ask,proto3" json:"ask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1356,9 +1364,9 @@ func (x *CancelWait) GetHolder() string {
 	return ""
 }
 
-func (x *CancelWait) GetAskedRevision() uint64 {
+func (x *CancelWait) GetAsk() uint64 {
 	if x != nil {
-		return x.AskedRevision
+		return x.Ask
 	}
 	return 0
 }
@@ -2407,7 +2415,7 @@ type LeaseRecord struct {
 	InstanceId       string                 `protobuf:"bytes,13,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // of the holder, "" for a plain session
 	NodeId           string                 `protobuf:"bytes,14,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Name             string                 `protobuf:"bytes,15,opt,name=name,proto3" json:"name,omitempty"`
-	AskedRevision    uint64                 `protobuf:"varint,17,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"` // of the holder's newest acquire of it
+	Asks             []uint64               `protobuf:"varint,17,rep,packed,name=asks,proto3" json:"asks,omitempty"` // who may take it back unseen; none = nobody
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2547,11 +2555,11 @@ func (x *LeaseRecord) GetName() string {
 	return ""
 }
 
-func (x *LeaseRecord) GetAskedRevision() uint64 {
+func (x *LeaseRecord) GetAsks() []uint64 {
 	if x != nil {
-		return x.AskedRevision
+		return x.Asks
 	}
-	return 0
+	return nil
 }
 
 type WaiterRecord struct {
@@ -2562,7 +2570,7 @@ type WaiterRecord struct {
 	LockDelayMs   int64                  `protobuf:"varint,4,opt,name=lock_delay_ms,json=lockDelayMs,proto3" json:"lock_delay_ms,omitempty"`
 	Revision      uint64                 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"` // order: (revision, position)
 	Position      uint32                 `protobuf:"varint,6,opt,name=position,proto3" json:"position,omitempty"`
-	AskedRevision uint64                 `protobuf:"varint,7,opt,name=asked_revision,json=askedRevision,proto3" json:"asked_revision,omitempty"` // of the holder's newest acquire of it
+	Asks          []uint64               `protobuf:"varint,7,rep,packed,name=asks,proto3" json:"asks,omitempty"` // as in LeaseRecord
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2639,11 +2647,11 @@ func (x *WaiterRecord) GetPosition() uint32 {
 	return 0
 }
 
-func (x *WaiterRecord) GetAskedRevision() uint64 {
+func (x *WaiterRecord) GetAsks() []uint64 {
 	if x != nil {
-		return x.AskedRevision
+		return x.Asks
 	}
-	return 0
+	return nil
 }
 
 type ClientRecord struct {
@@ -3284,21 +3292,22 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\rExpireSession\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x01 \x01(\tR\tsessionId\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\x8a\x01\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"\x9c\x01\n" +
 	"\aAcquire\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x12\n" +
 	"\x04wait\x18\x04 \x01(\bR\x04wait\x12\"\n" +
-	"\rlock_delay_ms\x18\x05 \x01(\x03R\vlockDelayMs\"|\n" +
+	"\rlock_delay_ms\x18\x05 \x01(\x03R\vlockDelayMs\x12\x10\n" +
+	"\x03ask\x18\x06 \x01(\x04R\x03ask\"g\n" +
 	"\n" +
 	"CancelWait\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
-	"\x06holder\x18\x03 \x01(\tR\x06holder\x12%\n" +
-	"\x0easked_revision\x18\x04 \x01(\x04R\raskedRevision\"P\n" +
+	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x10\n" +
+	"\x03ask\x18\x04 \x01(\x04R\x03ask\"P\n" +
 	"\aRelease\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3388,7 +3397,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\topened_at\x18\x04 \x01(\x03R\bopenedAt\x12)\n" +
 	"\x10changed_revision\x18\x05 \x01(\x04R\x0fchangedRevision\x120\n" +
 	"\x05drain\x18\x06 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x05drain\x122\n" +
-	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xf6\x03\n" +
+	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xe3\x03\n" +
 	"\vLeaseRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3408,8 +3417,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\vinstance_id\x18\r \x01(\tR\n" +
 	"instanceId\x12\x17\n" +
 	"\anode_id\x18\x0e \x01(\tR\x06nodeId\x12\x12\n" +
-	"\x04name\x18\x0f \x01(\tR\x04name\x12%\n" +
-	"\x0easked_revision\x18\x11 \x01(\x04R\raskedRevision\"\xda\x01\n" +
+	"\x04name\x18\x0f \x01(\tR\x04name\x12\x12\n" +
+	"\x04asks\x18\x11 \x03(\x04R\x04asks\"\xc7\x01\n" +
 	"\fWaiterRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
@@ -3417,8 +3426,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\"\n" +
 	"\rlock_delay_ms\x18\x04 \x01(\x03R\vlockDelayMs\x12\x1a\n" +
 	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x1a\n" +
-	"\bposition\x18\x06 \x01(\rR\bposition\x12%\n" +
-	"\x0easked_revision\x18\a \x01(\x04R\raskedRevision\"\x83\x01\n" +
+	"\bposition\x18\x06 \x01(\rR\bposition\x12\x12\n" +
+	"\x04asks\x18\a \x03(\x04R\x04asks\"\x83\x01\n" +
 	"\fClientRecord\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
