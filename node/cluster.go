@@ -35,6 +35,12 @@ func (n *Node) KeepAlive(ctx context.Context, sessionID string) (KeepAliveAnswer
 	return n.lease.renewals.keepAlive(ctx, sessionID)
 }
 
+// TrustedFor is how long a client may believe in a session of that TTL, from the
+// moment it sent what the leader confirmed: the TTL less the session's margin.
+func (n *Node) TrustedFor(ttl time.Duration) time.Duration {
+	return ttl - max(n.cfg.Timing.Margin, ttl/10)
+}
+
 // Read returns the local copy once it is as fresh as asked.
 func (n *Node) Read(ctx context.Context, c Consistency) (*fsm.View, Freshness, error) {
 	return n.lease.reader.read(ctx, c)
