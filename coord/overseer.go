@@ -24,7 +24,7 @@ type overseer struct {
 	drainTimeout, killTimeout time.Duration
 	graceful                  bool // a transfer tells first, instead of cutting
 
-	wake   <-chan struct{} // of the key
+	wake   <-chan struct{} // of the grant
 	halt   context.Context // of the instance
 	lost   <-chan struct{} // the session is ending
 	ended  <-chan struct{} // the session has ended
@@ -64,7 +64,7 @@ const stuckAgain = time.Minute
 // begin prepares the overseer; unwatch must be called.
 func (o *overseer) begin() (unwatch func()) {
 	p := o.lease.seat
-	o.wake, unwatch = o.lo.c.Watch(fsm.LeaseTopic(p.key))
+	o.wake, unwatch = o.lo.c.Watch(fsm.GrantTopic(p.key, p.session.id, p.holder))
 	o.halt = o.lo.halted()
 	o.lost, o.ended = p.session.ending.Done(), p.session.ended
 	return unwatch

@@ -106,7 +106,13 @@ func (s *seeker) try(ctx context.Context) (*seat, error) {
 	place.unclaim = c.Claim(s.key, place.holder)
 	bounded, stop = within(ctx, halt, place.session.ending)
 	defer stop()
-	wake, unwatch := c.Watch(fsm.LeaseTopic(s.key))
+	// A grant wakes only the one that got it; who wants to know its rank
+	// watches the queue as well.
+	topics := []string{fsm.GrantTopic(s.key, id, place.holder)}
+	if s.next != nil {
+		topics = append(topics, fsm.QueueTopic(s.key))
+	}
+	wake, unwatch := c.Watch(topics...)
 	defer unwatch()
 
 	res, err := c.Submit(bounded, &fsm.Acquire{
@@ -133,14 +139,6 @@ func (s *seeker) try(ctx context.Context) (*seat, error) {
 		return nil, explain(bounded, err)
 	}
 
-	// Queues change without an event of the key when somebody ahead leaves;
-	// only who wants to know its rank looks now and then.
-	var look <-chan time.Time
-	if s.next != nil {
-		ticker := time.NewTicker(max(c.RenewInterval(), 10*time.Millisecond))
-		defer ticker.Stop()
-		look = ticker.C
-	}
 	for {
 		v := c.View()
 		if l, ok := v.Lease(s.key); ok && l.SessionID == id && l.Holder == place.holder {
@@ -161,7 +159,6 @@ func (s *seeker) try(ctx context.Context) (*seat, error) {
 		}
 		select {
 		case <-wake:
-		case <-look:
 		case <-bounded.Done():
 			s.cleaning(func() { place.leave(ctx, c) })
 			return nil, explain(bounded, nil)
