@@ -128,10 +128,16 @@ func (s *State) once(c *client, cmd *Command, r *Result) *Result {
 	return r
 }
 
-// replay answers a repeat with the first answer. An acquire is checked against
-// the present: it never answers with a grant that is gone.
+// replay answers a repeat with the first answer. An acquire and an opening are
+// checked against the present: they never answer with what is gone.
 func (s *State) replay(m *remembered, r *Result) *Result {
 	s.got = m.got
+	if id := m.result.SessionId; id != "" {
+		if _, err := s.live(id); err != nil {
+			refuse(r, err)
+			return r
+		}
+	}
 	if m.got.key == "" {
 		return m.result
 	}

@@ -126,7 +126,7 @@ func (s *State) acquire(op *Acquire, r *Result) error {
 // heldBy is the refusal of an acquire that does not wait. The holder's session is its secret.
 func heldBy(l *Lease) error {
 	record := l.Record()
-	record.SessionId, record.Holder = "", ""
+	record.SessionId, record.Holder, record.Asks = "", "", nil
 	e := &Error{Code: CodeLeaseHeld, Detail: record}
 	switch {
 	case l.State == Barred:

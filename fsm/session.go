@@ -144,9 +144,9 @@ func nodeBoot(nodeID string, boot uint64) string {
 }
 
 func (s *State) openSession(op *OpenSession, r *Result) error {
-	r.SessionId = op.SessionId
 	if present, ok := s.sessions.Get(op.SessionId); ok {
 		if present.Client == (op.NodeId == "") && present.Boot == op.Boot && present.Nonce == op.Nonce && present.InstanceID == op.InstanceId {
+			r.SessionId = present.ID
 			return nil // a repeat
 		}
 		return Errorf(CodeAlreadyExists, "another session has this ID")
@@ -180,6 +180,7 @@ func (s *State) openSession(op *OpenSession, r *Result) error {
 		s.emit(Event{Type: EventInstanceJoined, Who: sess.Identity})
 		s.touch(topic{kind: topicInstance, name: sess.InstanceID})
 	}
+	r.SessionId = sess.ID
 	return nil
 }
 
