@@ -28,8 +28,9 @@ type Hello struct {
 	ClusterId     string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"` // "" = belongs to none yet
 	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Boot          uint64                 `protobuf:"varint,3,opt,name=boot,proto3" json:"boot,omitempty"`
-	Nonce         string                 `protobuf:"bytes,4,opt,name=nonce,proto3" json:"nonce,omitempty"` // of this process
-	Addr          string                 `protobuf:"bytes,5,opt,name=addr,proto3" json:"addr,omitempty"`   // advertised
+	Nonce         string                 `protobuf:"bytes,4,opt,name=nonce,proto3" json:"nonce,omitempty"`                                   // of this process
+	Addr          string                 `protobuf:"bytes,5,opt,name=addr,proto3" json:"addr,omitempty"`                                     // advertised
+	GossipChecks  [][]byte               `protobuf:"bytes,6,rep,name=gossip_checks,json=gossipChecks,proto3" json:"gossip_checks,omitempty"` // one check value per gossip key this node takes; none = plain gossip
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -99,6 +100,13 @@ func (x *Hello) GetAddr() string {
 	return ""
 }
 
+func (x *Hello) GetGossipChecks() [][]byte {
+	if x != nil {
+		return x.GossipChecks
+	}
+	return nil
+}
+
 type Welcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Self          *Hello                 `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
@@ -159,22 +167,79 @@ func (x *Welcome) GetReason() string {
 	return ""
 }
 
+// Verdict is the dialling end's last word: it has seen the Welcome.
+type Verdict struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       uint32                 `protobuf:"varint,1,opt,name=refused,proto3" json:"refused,omitempty"` // transport.Refusal; 0 = the stream begins
+	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Verdict) Reset() {
+	*x = Verdict{}
+	mi := &file_transport_transportpb_transport_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Verdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Verdict) ProtoMessage() {}
+
+func (x *Verdict) ProtoReflect() protoreflect.Message {
+	mi := &file_transport_transportpb_transport_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Verdict.ProtoReflect.Descriptor instead.
+func (*Verdict) Descriptor() ([]byte, []int) {
+	return file_transport_transportpb_transport_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Verdict) GetRefused() uint32 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Verdict) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 var File_transport_transportpb_transport_proto protoreflect.FileDescriptor
 
 const file_transport_transportpb_transport_proto_rawDesc = "" +
 	"\n" +
-	"%transport/transportpb/transport.proto\x12\x14miwnode.transport.v1\"}\n" +
+	"%transport/transportpb/transport.proto\x12\x14miwnode.transport.v1\"\xa2\x01\n" +
 	"\x05Hello\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x17\n" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\x12\x14\n" +
 	"\x05nonce\x18\x04 \x01(\tR\x05nonce\x12\x12\n" +
-	"\x04addr\x18\x05 \x01(\tR\x04addr\"l\n" +
+	"\x04addr\x18\x05 \x01(\tR\x04addr\x12#\n" +
+	"\rgossip_checks\x18\x06 \x03(\fR\fgossipChecks\"l\n" +
 	"\aWelcome\x12/\n" +
 	"\x04self\x18\x01 \x01(\v2\x1b.miwnode.transport.v1.HelloR\x04self\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\rR\arefused\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reasonB2Z0github.com/miwnode/miwnode/transport/transportpbb\x06proto3"
+	"\x06reason\x18\x03 \x01(\tR\x06reason\";\n" +
+	"\aVerdict\x12\x18\n" +
+	"\arefused\x18\x01 \x01(\rR\arefused\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reasonB2Z0github.com/miwnode/miwnode/transport/transportpbb\x06proto3"
 
 var (
 	file_transport_transportpb_transport_proto_rawDescOnce sync.Once
@@ -188,10 +253,11 @@ func file_transport_transportpb_transport_proto_rawDescGZIP() []byte {
 	return file_transport_transportpb_transport_proto_rawDescData
 }
 
-var file_transport_transportpb_transport_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_transport_transportpb_transport_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_transport_transportpb_transport_proto_goTypes = []any{
 	(*Hello)(nil),   // 0: miwnode.transport.v1.Hello
 	(*Welcome)(nil), // 1: miwnode.transport.v1.Welcome
+	(*Verdict)(nil), // 2: miwnode.transport.v1.Verdict
 }
 var file_transport_transportpb_transport_proto_depIdxs = []int32{
 	0, // 0: miwnode.transport.v1.Welcome.self:type_name -> miwnode.transport.v1.Hello
@@ -213,7 +279,7 @@ func file_transport_transportpb_transport_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_transport_transportpb_transport_proto_rawDesc), len(file_transport_transportpb_transport_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
