@@ -59,6 +59,9 @@ func (s *State) markInstance(op *MarkInstance) error {
 		sess.Cordon = next
 	}
 	s.touch(topic{kind: topicInstance, name: sess.InstanceID})
+	if next != nil {
+		s.outcome.Marked = append(s.outcome.Marked, sess.InstanceID)
+	}
 	if (present == nil) != (next == nil) {
 		s.emit(Event{Type: markEvents[op.Mark], Who: sess.Identity, Note: noteOf(op.By, op.Reason, "")})
 	}

@@ -113,6 +113,9 @@ type Outcome struct {
 	Revision  uint64
 	Proposals []ProposalOutcome // as in the Batch, in order
 	Events    []*Event          // in order
+	// Marked are the instances whose drain or cordon was set, also where it was
+	// set before: its expiry counts anew, which no event tells.
+	Marked []string
 	// Err is set by a Machine that has halted: the entry was not applied.
 	Err error
 }
