@@ -154,28 +154,41 @@ func (t Timings) Validate() error {
 
 // checkSize holds the size rule TTL > renew + margin + stop budget + 2*election:
 // after one lost keep-alive and one election there must still be trust left.
-func (t Timings) checkSize(ttlField string, ttl time.Duration, renewField string, renew time.Duration) (errs []error) {
+func (t Timings) checkSize(ttlField string, ttl time.Duration, renewField string, renew time.Duration) []error {
 	fixed := t.Margin + t.StopBudget + 2*t.Election
 	if ttl > renew+fixed {
 		return nil
 	}
 	fault := &TimingError{Why: fmt.Sprintf(
 		"the session's TTL (%v) must exceed the keep-alive interval (%v) + Margin (%v) + StopBudget (%v) + 2*Election (%v) = %v",
-		ttl, renew, t.Margin, t.StopBudget, t.Election, renew+fixed)}
-	lower := max(0, ttl-fixed)
-	switch longer := roundUp(renew + fixed); {
+		ttl, renew, t.Margin, t.StopBudget, 2*t.Election, renew+fixed)}
+	lower := ttl - fixed                                            // what the interval must stay below
+	longer := roundUp(renew + fixed)                                // a TTL that would do with this margin
+	both := roundUp((renew + t.StopBudget + 2*t.Election) / 9 * 10) // one that would do with a tenth as margin
+	withMargin := fmt.Sprintf("%s %v with Margin %v", ttlField, both, both/10)
+	switch {
 	case longer <= MaxSessionTTL && t.Margin >= longer/10:
 		fault.Field, fault.Value, fault.Remedy = ttlField, ttl, longer
-		if lower > 0 {
+		if lower > time.Millisecond {
 			fault.Other = fmt.Sprintf("%s below %v", renewField, lower)
 		}
-	case lower > 0:
+	case lower > time.Millisecond:
 		fault.Field, fault.Value, fault.Remedy = renewField, renew, lower/2
-	default: // what is kept back is more than there is
-		fault.Field, fault.Value, fault.Remedy = "StopBudget", t.StopBudget, DefaultStopBudget
-		fault.Other = "a smaller Margin or Election"
+		if both <= MaxSessionTTL {
+			fault.Other = withMargin
+		}
+	case both <= MaxSessionTTL:
+		fault.Field, fault.Value, fault.Remedy = ttlField, ttl, both
+		fault.Why += fmt.Sprintf(" (and Margin must then be %v)", both/10)
+	default: // no TTL would do: the largest of what is kept back must shrink
+		fault.Field, fault.Value, fault.Remedy = renewField, renew, DefaultTimings().RenewInterval
+		if most := max(renew, t.StopBudget, 2*t.Election); most == t.StopBudget {
+			fault.Field, fault.Value, fault.Remedy = "StopBudget", t.StopBudget, DefaultStopBudget
+		} else if most == 2*t.Election {
+			fault.Field, fault.Value, fault.Remedy = "Election", t.Election, DefaultElection
+		}
 	}
-	return append(errs, fault)
+	return []error{fault}
 }
 
 // roundUp returns the next tenth of a second that is strictly more than d.
