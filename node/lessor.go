@@ -291,7 +291,7 @@ func (l *lessor) addLease(view *fsm.View, lease *fsm.Lease, now time.Duration) {
 
 // applied takes what an entry did. It is called on the apply goroutine.
 func (l *lessor) applied(o *fsm.Outcome) {
-	if len(o.Events) == 0 {
+	if len(o.Events) == 0 && len(o.Marked) == 0 {
 		return
 	}
 	l.mu.Lock()
@@ -306,7 +306,7 @@ func (l *lessor) applied(o *fsm.Outcome) {
 	)
 	for _, e := range o.Events {
 		switch e.Type {
-		case fsm.EventSessionOpened, fsm.EventLeaseRevoked, fsm.EventLeaseEnded, fsm.EventInstanceDraining, fsm.EventInstanceCordoned:
+		case fsm.EventSessionOpened, fsm.EventLeaseRevoked, fsm.EventLeaseEnded:
 		default:
 			continue
 		}
@@ -323,10 +323,14 @@ func (l *lessor) applied(o *fsm.Outcome) {
 			if lease, ok := view.Lease(e.Key); ok {
 				l.addLease(view, lease, now)
 			}
-		case fsm.EventInstanceDraining, fsm.EventInstanceCordoned:
-			if s, ok := view.Instance(e.Who.InstanceID); ok {
-				l.addMarks(s, now)
-			}
+		}
+	}
+	for _, id := range o.Marked {
+		if view == nil {
+			view, now = l.machine.View(), l.clock.boot()
+		}
+		if s, ok := view.Instance(id); ok {
+			l.addMarks(s, now)
 		}
 	}
 	if !opened {
