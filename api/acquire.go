@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -30,13 +31,13 @@ func (c *call) acquire() (any, int, error) {
 	// Watch before asking: a grant in between must not be missed.
 	wake, stop := c.node.Watch(fsm.LeaseTopic(req.Key), fsm.SessionTopic(req.SessionID))
 	defer stop()
+	w := waiting{c: c, req: req, ask: rand.Uint64() | 1}
 	res, err := c.propose(&fsm.Acquire{
-		Key: req.Key, SessionId: req.SessionID, Holder: req.Holder, Wait: req.Wait > 0, LockDelayMs: delay,
+		Key: req.Key, SessionId: req.SessionID, Holder: req.Holder, Wait: req.Wait > 0, LockDelayMs: delay, Ask: w.ask,
 	})
 	if err != nil {
 		return nil, 0, heldBy(c.node.View(), err)
 	}
-	w := waiting{c: c, req: req, asked: res.GetRevision()}
 	token := res.GetToken()
 	if res.GetQueued() {
 		if token, err = w.wait(wake, time.Until(began.Add(time.Duration(req.Wait)))); err != nil {
@@ -48,9 +49,9 @@ func (c *call) acquire() (any, int, error) {
 
 // waiting is an acquire that has been asked for and not yet answered.
 type waiting struct {
-	c     *call
-	req   AcquireRequest
-	asked uint64 // revision of the entry that queued or granted it
+	c   *call
+	req AcquireRequest
+	ask uint64 // the number by which it can be taken back
 }
 
 // wait returns the token once the local copy shows the grant.
@@ -135,11 +136,11 @@ func (w *waiting) giveBack() {
 	}
 }
 
-// cancel names the revision of the call's own asking, so that it touches
-// neither a grant from before it nor one that a later call was answered with.
+// cancel takes back the call's own asking: neither a grant from before it nor
+// one that another call of the holder waits for or was answered with.
 func (w *waiting) cancel(ctx context.Context) error {
 	_, err := w.c.h.propose(ctx, &fsm.CancelWait{
-		Key: w.req.Key, SessionId: w.req.SessionID, Holder: w.req.Holder, AskedRevision: w.asked,
+		Key: w.req.Key, SessionId: w.req.SessionID, Holder: w.req.Holder, Ask: w.ask,
 	})
 	switch fsm.CodeOf(err) {
 	case fsm.CodeSessionExpired, fsm.CodeNotFound:

@@ -78,6 +78,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 // Addr is where the client calls.
 func (c *Client) Addr() string { return c.addr }
 
+// Token is what the client sends with its calls.
+func (c *Client) Token() string { return c.token }
+
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 

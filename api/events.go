@@ -150,9 +150,9 @@ func eventOf(e *fsm.Event) Event {
 		Reason: e.EndReason.String(), By: e.Note.By, Detail: e.Note.Reason, To: e.Note.To,
 	}
 	switch e.Type {
-	case fsm.LeaderChanged:
+	case fsm.EventLeaderChanged:
 		event.Term = e.Note.Number
-	case fsm.VersionRaised:
+	case fsm.EventVersionRaised:
 		event.Version = e.Note.Number
 	}
 	return event

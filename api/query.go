@@ -69,17 +69,19 @@ func (c *call) limit() (int, error) {
 	return int(min(n, maxLimit)), nil
 }
 
-// read is the copy of the state that ?consistency= asks for, and its age.
-func (c *call) read() (*fsm.View, Duration, error) {
+// read is the copy of the state that ?consistency= asks for, and its age if
+// that is known.
+func (c *call) read() (*fsm.View, *Duration, error) {
 	level, err := parseConsistency(c.query["consistency"])
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	view, fresh, err := c.node.Read(c.ctx, level)
-	if err != nil {
-		return nil, 0, err
+	if err != nil || fresh.Age < 0 {
+		return view, nil, err
 	}
-	return view, Duration(fresh.Age.Round(time.Millisecond)), nil
+	age := Duration(fresh.Age.Round(time.Microsecond))
+	return view, &age, nil
 }
 
 func parseConsistency(s string) (node.Consistency, error) {

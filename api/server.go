@@ -118,6 +118,13 @@ func NewServer(n Node, cfg ServerConfig) (*Server, error) {
 // Addr is the bound TCP host:port, "" without one.
 func (s *Server) Addr() string { return s.addr }
 
+// Close gives back what NewServer bound, for a server that is not run.
+func (s *Server) Close() error {
+	s.hangUp()
+	s.close()
+	return nil
+}
+
 // Run serves until ctx ends, lets calls that are under way finish for at most
 // two seconds, and returns. Waiting acquires and event streams are cut off.
 func (s *Server) Run(ctx context.Context) error {

@@ -3,27 +3,29 @@ package api
 import "time"
 
 // The bodies of requests and answers, as they travel. Names are fixed; fields
-// may be added. Times are UTC; a zero time is left out.
+// may be added. Times are UTC; a zero time is left out. Age says how long ago
+// what was acknowledged is surely in the copy that was read; it is absent where
+// that is not known.
 
 // Status answers GET /v1/status.
 type Status struct {
-	Revision     uint64   `json:"revision"`
-	Age          Duration `json:"age"`
-	NodeID       string   `json:"node_id"`
-	InstanceID   string   `json:"instance_id"`
-	Boot         uint64   `json:"boot"`
-	ClusterID    string   `json:"cluster_id"`
-	Generation   uint64   `json:"generation"`
-	Version      uint32   `json:"version"`
-	Role         string   `json:"role"`
-	LeaderID     string   `json:"leader_id"`
-	Term         uint64   `json:"term"`
-	CommitIndex  uint64   `json:"commit_index"`
-	AppliedIndex uint64   `json:"applied_index"`
-	Ready        bool     `json:"ready"`
-	ReadyReason  string   `json:"ready_reason,omitempty"`
-	Draining     bool     `json:"draining"`
-	Quorum       Quorum   `json:"quorum"`
+	Revision     uint64    `json:"revision"`
+	Age          *Duration `json:"age,omitempty"`
+	NodeID       string    `json:"node_id"`
+	InstanceID   string    `json:"instance_id"`
+	Boot         uint64    `json:"boot"`
+	ClusterID    string    `json:"cluster_id"`
+	Generation   uint64    `json:"generation"`
+	Version      uint32    `json:"version"`
+	Role         string    `json:"role"`
+	LeaderID     string    `json:"leader_id"`
+	Term         uint64    `json:"term"`
+	CommitIndex  uint64    `json:"commit_index"`
+	AppliedIndex uint64    `json:"applied_index"`
+	Ready        bool      `json:"ready"`
+	ReadyReason  string    `json:"ready_reason,omitempty"`
+	Draining     bool      `json:"draining"`
+	Quorum       Quorum    `json:"quorum"`
 }
 
 // Quorum is how the node sees the voters.
@@ -35,10 +37,10 @@ type Quorum struct {
 
 // Members answers GET /v1/members, in the order of node IDs.
 type Members struct {
-	Revision uint64   `json:"revision"`
-	Age      Duration `json:"age"`
-	Members  []Member `json:"members"`
-	Next     string   `json:"next,omitempty"`
+	Revision uint64    `json:"revision"`
+	Age      *Duration `json:"age,omitempty"`
+	Members  []Member  `json:"members"`
+	Next     string    `json:"next,omitempty"`
 }
 
 // Member is one node of the cluster as the asked node knows it.
@@ -59,7 +61,7 @@ type Member struct {
 // Instances answers GET /v1/instances, in the order of joining.
 type Instances struct {
 	Revision  uint64     `json:"revision"`
-	Age       Duration   `json:"age"`
+	Age       *Duration  `json:"age,omitempty"`
 	Instances []Instance `json:"instances"`
 	Next      string     `json:"next,omitempty"`
 }
@@ -135,10 +137,10 @@ type KeptLease struct {
 
 // Leases answers GET /v1/leases, in the order of keys.
 type Leases struct {
-	Revision uint64   `json:"revision"`
-	Age      Duration `json:"age"`
-	Leases   []Lease  `json:"leases"`
-	Next     string   `json:"next,omitempty"`
+	Revision uint64    `json:"revision"`
+	Age      *Duration `json:"age,omitempty"`
+	Leases   []Lease   `json:"leases"`
+	Next     string    `json:"next,omitempty"`
 }
 
 // Lease is a key that is held, or free but barred.
@@ -213,7 +215,7 @@ type StepDownRequest struct {
 // History answers GET /v1/history, oldest first.
 type History struct {
 	Revision uint64         `json:"revision"`
-	Age      Duration       `json:"age"`
+	Age      *Duration      `json:"age,omitempty"`
 	Entries  []HistoryEntry `json:"entries"`
 	Next     string         `json:"next,omitempty"`
 }

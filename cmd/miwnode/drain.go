@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -58,7 +59,7 @@ func (a *app) drainCommand() *cobra.Command {
 	return cmd
 }
 
-var errWaitedEnough = fmt.Errorf("the wait is over")
+var errWaitedEnough = errors.New("the wait is over")
 
 // holdings is what an instance held at a revision.
 type holdings struct {
@@ -149,10 +150,10 @@ func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]ui
 	if len(keys) > 5 {
 		keys = append(keys[:5], "…")
 	}
-	if context.Cause(ctx) == errWaitedEnough { //nolint:errorlint // our own cause, never wrapped
+	if errors.Is(context.Cause(ctx), errWaitedEnough) {
 		return fmt.Errorf("the instance still holds %d leases (%s): it goes on draining, look at its log for what does not stop", len(left), strings.Join(keys, ", "))
 	}
-	if context.Cause(ctx) == errInterrupted { //nolint:errorlint // our own cause, never wrapped
+	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return &exitError{exitSignal + 2, fmt.Errorf("interrupted; the instance goes on draining and still holds %d leases", len(left))}
 	}
 	return err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -71,7 +72,7 @@ func (a *app) follow(ctx context.Context, c *api.Client, query url.Values, count
 		shown++
 		return shown != count
 	})
-	if ctx.Err() != nil && context.Cause(ctx) == errInterrupted { //nolint:errorlint // our own cause, never wrapped
+	if errors.Is(context.Cause(ctx), errInterrupted) {
 		return nil
 	}
 	return err

@@ -101,7 +101,7 @@ func (a *app) resolve(cmd *cobra.Command, file string) (settings, error) {
 	var errs []error
 	fromFile := map[string][]string{}
 	if file == "" {
-		file, _ = a.lookupEnv("MIW_CONFIG_FILE")
+		file, _ = a.lookupEnv("MIW_CONFIG")
 	}
 	if file != "" {
 		var err error

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/miwnode/miwnode/node"
+)
+
+// demoKey is the key of the sample work.
+const demoKey = "demo:work"
+
+// demoTiming makes a take-over visible in seconds: nobody can see a whole
+// machine die, so a successor waits until the session has run out.
+var demoTiming = node.Timing{
+	SessionTTL: 3 * time.Second, RenewInterval: 500 * time.Millisecond, Margin: 500 * time.Millisecond,
+	StopBudget: 300 * time.Millisecond, DrainTimeout: 2 * time.Second, KillTimeout: time.Second, RaftTimeout: 300 * time.Millisecond,
+}
+
+func (a *app) demoCommand() *cobra.Command {
+	var length, killAfter, restartAfter time.Duration
+	cmd := &cobra.Command{
+		Use: "demo", Short: "Watch three nodes in one process hand a piece of work to each other", Args: noArgs,
+		Long: `Run three nodes in one process, in a temporary folder, over loopback. A sample
+piece of work runs on exactly one of them. Its node is killed as if its machine
+had lost power; another takes over; the killed one comes back. The demo tells what
+happens, measures the gaps in which nobody worked, and counts the moments in which
+two did: there must be none, else the exit code is 1.
+
+Without --for it goes on until Ctrl-C, and Enter kills the owner's node again.`,
+		Example: `  miwnode demo
+  miwnode demo --for 20s --kill-after 5s    # a script: ends by itself, code 0 if nothing overlapped`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for name, d := range map[string]time.Duration{"--for": length, "--kill-after": killAfter, "--restart-after": restartAfter} {
+				if d < 0 {
+					return usage(cmd, "%s is %v: it must not be negative", name, d)
+				}
+			}
+			if length > 0 && killAfter >= length {
+				return usage(cmd, "--kill-after is %v: it must be less than --for (%v)", killAfter, length)
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			d := newDemo(a.stdout)
+			if length == 0 {
+				d.commands = readLines(ctx, a.stdin)
+			}
+			return d.run(ctx, script{length, killAfter, restartAfter})
+		},
+	}
+	cmd.Flags().DurationVar(&length, "for", 0, "end after so long (default: on Ctrl-C)")
+	cmd.Flags().DurationVar(&killAfter, "kill-after", 5*time.Second, "kill the owner's node after so long; 0 never does")
+	cmd.Flags().DurationVar(&restartAfter, "restart-after", 3*time.Second, "start the killed node again so long after the take-over")
+	return cmd
+}
+
+// script says when what happens.
+type script struct{ length, killAfter, restartAfter time.Duration }
+
+// readLines hands on each line of in; nil where nobody types.
+func readLines(ctx context.Context, in io.Reader) <-chan struct{} {
+	f, ok := in.(*os.File)
+	if !ok {
+		return nil
+	}
+	if st, err := f.Stat(); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return nil
+	}
+	lines := make(chan struct{})
+	go func() {
+		for s := bufio.NewScanner(f); s.Scan(); {
+			select {
+			case lines <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return lines
+}
+
+// demo is three nodes, the work that they share, and who watches it.
+type demo struct {
+	say      *narrator
+	seen     *observer
+	nodes    []*demoNode
+	commands <-chan struct{}
+}
+
+func newDemo(out io.Writer) *demo {
+	say := &narrator{out: out, began: time.Now()}
+	return &demo{say: say, seen: newObserver(say)}
+}
+
+func (d *demo) run(ctx context.Context, s script) error {
+	dir, err := os.MkdirTemp("", "miwnode-demo-")
+	if err != nil {
+		return fmt.Errorf("make a folder for the demo: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	d.say.line("Three nodes start in this process, with their data in %s.", dir)
+	for i := range 3 {
+		d.nodes = append(d.nodes, &demoNode{name: fmt.Sprintf("node-%d", i+1), dir: filepath.Join(dir, fmt.Sprintf("node-%d", i+1)), demo: d})
+	}
+	defer d.stop()
+	if err := d.start(ctx); err != nil {
+		return err
+	}
+	d.say.line("They have found each other and agree. Each would do the work %q; one may.", demoKey)
+	d.say.line("Look at them from another terminal: miwnode leases --data-dir %s", d.nodes[0].dir)
+	if err := d.act(ctx, s); err != nil {
+		return err
+	}
+	d.say.line("Ending: the nodes leave gracefully.")
+	d.stop()
+	return d.verdict()
+}
+
+// start starts the first node, whose port the others join, and waits for all.
+func (d *demo) start(ctx context.Context) error {
+	var join []string
+	for i, n := range d.nodes {
+		if err := n.start(join, len(d.nodes)); err != nil {
+			return err
+		}
+		if i == 0 {
+			addr, err := n.bound(ctx)
+			if err != nil {
+				return err
+			}
+			join = []string{addr}
+		}
+	}
+	for _, n := range d.nodes {
+		if err := n.ready(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// act follows the script until its end.
+func (d *demo) act(ctx context.Context, s script) error {
+	end, kill := after(s.length), after(s.killAfter)
+	var restart <-chan time.Time
+	var dead *demoNode
+	if d.commands != nil {
+		d.say.line("Press Enter to kill the owner's node, Ctrl-C to end.")
+	}
+	for {
+		enter := d.commands
+		if dead != nil {
+			enter = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end:
+			return nil
+		case n := <-d.seen.started:
+			if dead != nil && restart == nil && n != dead.name {
+				restart = after(max(s.restartAfter, time.Millisecond))
+			}
+		case <-kill:
+			kill = nil
+			dead = d.kill()
+		case <-enter:
+			dead = d.kill()
+		case <-restart:
+			if err := d.revive(ctx, dead); err != nil {
+				return err
+			}
+			dead, restart = nil, nil
+		}
+	}
+}
+
+func (d *demo) kill() *demoNode {
+	owner := d.seen.owner()
+	for _, n := range d.nodes {
+		if n.name == owner {
+			d.say.line("KILL %s, as if its machine lost power: no goodbye, nothing released.", owner)
+			d.say.line("Its session runs out after %v; until then nobody can be sure that it has stopped.", demoTiming.SessionTTL)
+			n.kill()
+			return n
+		}
+	}
+	d.say.line("Nobody works right now; nothing to kill.")
+	return nil
+}
+
+func (d *demo) revive(ctx context.Context, n *demoNode) error {
+	d.say.line("%s comes back with the same data folder.", n.name)
+	var join []string
+	for _, other := range d.nodes {
+		if other != n {
+			join = append(join, other.addr)
+		}
+	}
+	if err := n.start(join, 0); err != nil {
+		return err
+	}
+	if err := n.ready(ctx); err != nil {
+		return err
+	}
+	d.say.line("%s has caught up and waits in line; the work stays where it is.", n.name)
+	return nil
+}
+
+// stop ends all nodes gracefully, the owner of the work last: no move at the end.
+func (d *demo) stop() {
+	var wg sync.WaitGroup
+	for _, n := range d.nodes {
+		wg.Go(n.stop)
+	}
+	wg.Wait()
+}
+
+// verdict sums up; an overlap is a failure.
+func (d *demo) verdict() error {
+	runs, gaps, overlaps := d.seen.sums()
+	d.say.line("%d runs of the work, %s.", runs, gaps)
+	if overlaps > 0 {
+		return fmt.Errorf("the work ran twice at once %d times: this must never happen, please report it", overlaps)
+	}
+	if runs == 0 {
+		return errors.New("the work never ran: three nodes did not agree in time; is the machine busy?")
+	}
+	d.say.line("At no moment did it run twice. That is the promise.")
+	return nil
+}
+
+func after(d time.Duration) <-chan time.Time {
+	if d == 0 {
+		return nil
+	}
+	return time.After(d)
+}

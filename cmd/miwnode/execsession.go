@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/fsm"
+	"github.com/miwnode/miwnode/guard"
+)
+
+// waitForever is the wait of an acquire without a limit.
+const waitForever = 365 * 24 * time.Hour
+
+var (
+	errSessionLost = errors.New("the session is lost")
+	errRevoked     = errors.New("it was revoked")
+	errHandOver    = errors.New("it was asked for by another instance")
+)
+
+// execSession is the session of one exec. Trust in it counts from the sending
+// of the newest confirmed keep-alive, on a clock that runs while the machine
+// sleeps. It is used by one goroutine, but for keepAlive.
+type execSession struct {
+	a      *app
+	client *api.Client
+	id     string
+	ttl    time.Duration
+	until  time.Duration // instant of guard.BootTime at which trust ends
+}
+
+// heldLease is what an answer to a keep-alive must list.
+type heldLease struct {
+	key   string
+	token uint64
+}
+
+// renewEvery is the time between keep-alives.
+func renewEvery(ttl time.Duration) time.Duration { return min(2*time.Second, ttl/5) }
+
+// stopBudget is the time between TERM and KILL when the trust runs out.
+func stopBudget(ttl time.Duration) time.Duration { return min(time.Second, ttl/8) }
+
+// open opens a session, retrying under one key for as long as --timeout says.
+// Its trust counts from the first sending.
+func (e *execution) open(ctx context.Context) (*execSession, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	req := api.Request{
+		Method: "POST", Path: "/v1/sessions", IdempotencyKey: uuid.NewString(),
+		Body: api.OpenSessionRequest{TTL: api.Duration(e.ttl), Name: fmt.Sprintf("exec:%s:%s:%d", strings.ToValidUTF8(filepath.Base(e.argv[0]), "?"), host, os.Getpid())},
+	}
+	sent := guard.BootTime()
+	var s api.Session
+	ctx, cancel := context.WithTimeout(ctx, e.a.timeout+time.Second)
+	defer cancel()
+	err = retry(ctx, func() error {
+		_, err := e.a.call(ctx, e.client, req, &s)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &execSession{a: e.a, client: e.client, id: s.SessionID, ttl: time.Duration(s.TTL), until: sent + time.Duration(s.TrustedFor)}, nil
+}
+
+// retry repeats try, with a pause, while it fails for want of a node or a
+// quorum; it returns the last failure when ctx ends.
+func retry(ctx context.Context, try func() error) error {
+	var failed error
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		// What ctx itself cut short says less than the failure before.
+		if failed == nil || ctx.Err() == nil {
+			failed = err
+		}
+		if ctx.Err() != nil || codeOf(err) != exitUnreachable {
+			return failed
+		}
+		pause := time.NewTimer(200 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return failed
+		}
+	}
+}
+
+// acquire waits for the lease while the session is kept alive, and returns
+// errSessionLost when it is not any more.
+func (s *execSession) acquire(ctx context.Context, key string, wait time.Duration) (uint64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		s.keep(ctx, cancel)
+	}()
+	defer func() {
+		cancel(nil)
+		<-kept
+	}()
+
+	req := api.AcquireRequest{Key: key, SessionID: s.id, Holder: newHolder(), Wait: api.Duration(wait)}
+	until := time.Now().Add(wait)
+	var got api.Acquired
+	err := retry(ctx, func() error {
+		// Asking again keeps the place in the queue.
+		left := max(0, time.Until(until))
+		req.Wait = api.Duration(left)
+		query := url.Values{"timeout": {(left + s.a.timeout).String()}}
+		ctx, cancel := context.WithTimeout(ctx, left+s.a.timeout+time.Second)
+		defer cancel()
+		_, err := s.client.Do(ctx, api.Request{Method: "POST", Path: "/v1/leases/acquire", Query: query, Body: req}, &got)
+		if left == 0 && err != nil && codeOf(err) == exitUnreachable && wait > 0 {
+			return fsm.Errorf(fsm.CodeWaitTimeout, "%q was not free in time: %v", key, err)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		return got.Token, nil
+	case errors.Is(context.Cause(ctx), errSessionLost), errors.Is(err, fsm.ErrSessionExpired):
+		return 0, errSessionLost
+	case errors.Is(err, fsm.ErrLeaseHeld) && wait == 0:
+		return 0, &exitError{exitWaitTimeout, fmt.Errorf("%q is held; miwnode leases --key shows by whom", key)}
+	}
+	return 0, err
+}
+
+// keep sends keep-alives until ctx ends; a session that is lost cancels it.
+func (s *execSession) keep(ctx context.Context, cancel context.CancelCauseFunc) {
+	beat := time.NewTicker(renewEvery(s.ttl))
+	defer beat.Stop()
+	for {
+		select {
+		case <-beat.C:
+		case <-ctx.Done():
+			return
+		}
+		if err := s.apply(s.keepAlive(ctx), heldLease{}); err != nil {
+			cancel(err)
+			return
+		}
+	}
+}
+
+// keptAlive is the outcome of one keep-alive.
+type keptAlive struct {
+	sent   time.Duration
+	answer api.KeptAlive
+	err    error
+}
+
+func (s *execSession) keepAlive(ctx context.Context) keptAlive {
+	ctx, cancel := context.WithTimeout(ctx, s.ttl)
+	defer cancel()
+	ka := keptAlive{sent: guard.BootTime()}
+	path := "/v1/sessions/" + api.PathEscape(s.id) + "/keepalive"
+	_, ka.err = s.client.Do(ctx, api.Request{Method: "POST", Path: path, Query: url.Values{"timeout": {s.ttl.String()}}}, &ka.answer)
+	return ka
+}
+
+// apply counts a keep-alive and tells what is lost by it: the session, or the
+// lease where one is given.
+func (s *execSession) apply(ka keptAlive, lease heldLease) error {
+	if errors.Is(ka.err, fsm.ErrSessionExpired) || guard.BootTime() >= s.until {
+		return errSessionLost
+	}
+	if ka.err != nil {
+		return nil // the next one may do better, until trust ends
+	}
+	state := ""
+	for _, l := range ka.answer.Leases {
+		if l.Key == lease.key && l.Token == lease.token {
+			state = l.State
+		}
+	}
+	switch {
+	case lease.key == "", state == "held":
+	case state == "transferring":
+		s.until = max(s.until, ka.sent+time.Duration(ka.answer.TrustedFor))
+		return errHandOver
+	default:
+		return errRevoked
+	}
+	s.until = max(s.until, ka.sent+time.Duration(ka.answer.TrustedFor))
+	return nil
+}
+
+// confirm returns once a keep-alive that lists the lease has been answered.
+func (s *execSession) confirm(ctx context.Context, lease heldLease) error {
+	left := s.until - guard.BootTime()
+	ctx, cancel := context.WithTimeout(ctx, left)
+	defer cancel()
+	return retry(ctx, func() error {
+		ka := s.keepAlive(ctx)
+		if err := s.apply(ka, lease); err != nil {
+			return err
+		}
+		return ka.err
+	})
+}
+
+// feed is what the guard is told of the trust.
+func (s *execSession) feed() guard.Feed {
+	return guard.Feed{
+		StopAt: s.until - stopBudget(s.ttl), KillAt: s.until,
+		Session: &guard.Session{ID: s.id, TTL: s.ttl, HTTP: &guard.HTTP{Addr: absolute(s.client.Addr()), Token: s.client.Token(), CAFile: s.a.tlsCA}},
+	}
+}
+
+// close ends the session, which frees its leases; if it can't, the TTL will.
+func (s *execSession) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)
+	defer cancel()
+	_, _ = s.a.call(ctx, s.client, api.Request{Method: "DELETE", Path: "/v1/sessions/" + api.PathEscape(s.id)}, nil)
+}
+
+func isURL(addr string) bool { return strings.Contains(addr, "://") }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/guard"
+	"github.com/miwnode/miwnode/node"
+)
+
+func (a *app) startCommand() *cobra.Command {
+	var file string
+	var printConfig, checkConfig bool
+	cmd := &cobra.Command{
+		Use: "start", Short: "Run a node until SIGINT or SIGTERM, then leave gracefully", Args: noArgs,
+		Long: `Run a node until SIGINT or SIGTERM, then leave gracefully: drain, release, hand
+leadership over. A second signal ends the process at once.
+
+Every flag is also an environment variable (in brackets) and a key of the YAML
+file that --config names; flag beats environment beats file. Repeatable flags are
+lists in the file, and separated by commas in the environment (--singleton by
+newlines).
+
+--singleton runs a command on exactly one node of all that name the same key. It
+is run without a shell, with MIW_KEY, MIW_TOKEN and MIW_ADDR in its environment;
+words are split as a POSIX shell would. It gets TERM when it must stop and KILL
+before the lease can pass on, with everything it started.`,
+		Example: `  miwnode start
+  miwnode start --singleton mailer='./mailer --queue main'
+
+  # three nodes on one machine
+  miwnode start --data-dir n1 --bind 127.0.0.1:7401 --api off --bootstrap-expect 3 --join 127.0.0.1:7402
+  miwnode start --data-dir n2 --bind 127.0.0.1:7402 --api off --bootstrap-expect 3 --join 127.0.0.1:7401
+  miwnode start --data-dir n3 --bind 127.0.0.1:7403 --api off --bootstrap-expect 3 --join 127.0.0.1:7401
+
+  miwnode start --config miw.yaml --check-config`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, fileErr := a.resolve(cmd, file)
+			if printConfig {
+				if fileErr != nil {
+					return &exitError{exitUsage, fileErr}
+				}
+				return s.print(a.stdout)
+			}
+			cfg, err := s.build(a.stderr)
+			if err := errors.Join(fileErr, err); err != nil {
+				return &exitError{exitUsage, err}
+			}
+			if checkConfig {
+				_, err := fmt.Fprintln(a.stdout, "the configuration is good")
+				return err
+			}
+			return runNode(cmd.Context(), cfg)
+		},
+	}
+	settingFlags(cmd)
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings [$MIW_CONFIG]")
+	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the settings and where each comes from, and end")
+	cmd.Flags().BoolVar(&checkConfig, "check-config", false, "report every fault of the settings, and end")
+	return cmd
+}
+
+// runNode runs a node, its API, its guard and its singletons until a signal
+// ends it or the node can't go on.
+func runNode(ctx context.Context, cfg startConfig) error {
+	n, err := node.New(cfg.node)
+	if err != nil {
+		return err
+	}
+	log := cfg.log.With("node", n.ID())
+	server, err := api.NewServer(n, cfg.server)
+	if err != nil {
+		return errors.Join(err, abandon(n))
+	}
+	// The node may only open its session when it knows what an earlier start has
+	// left behind, so the guard stands before it runs.
+	g, err := guard.Start(guard.Config{Dir: cfg.node.DataDir, StopBudget: cfg.node.Timing.StopBudget, Logger: log})
+	switch {
+	case errors.Is(err, guard.ErrUnsupported) && len(cfg.singletons) == 0:
+		log.Warn("no guard: a crash is known only by the TTL or the restart", "reason", err)
+	case err != nil:
+		return errors.Join(fmt.Errorf("start the guard: %w", err), server.Close(), abandon(n))
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	leaving := make(chan struct{})
+	go awaitSignals(ctx, cancel, log, leaving)
+
+	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAPI()
+	var wg, served sync.WaitGroup
+	served.Go(func() {
+		if err := server.Run(apiCtx); err != nil {
+			log.Error("API ended", "error", err)
+			cancel(err)
+		}
+	})
+	if g != nil {
+		served.Go(func() { newFeeder(n, g, cfg).run(apiCtx) })
+	}
+	for _, s := range cfg.singletons {
+		r := newSingleton(n, g, s, cfg)
+		wg.Go(func() {
+			if err := r.Run(ctx); err != nil {
+				log.Error("singleton ended", "key", s.key, "error", err)
+			}
+		})
+	}
+	err = n.Run(ctx)
+	cancel(err)
+	wg.Wait()
+	close(leaving)
+	stopAPI()
+	served.Wait()
+	if g != nil {
+		err = errors.Join(err, g.Close(context.WithoutCancel(ctx)))
+	}
+	if _, signalled := errors.AsType[*signalError](context.Cause(ctx)); err == nil && !signalled && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// abandon gives the folder of a node that was never run back.
+func abandon(n *node.Node) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return n.Run(ctx)
+}
+
+// awaitSignals begins the graceful leave with the first signal and ends the
+// process with the second: the guard then stops its commands.
+func awaitSignals(ctx context.Context, cancel context.CancelCauseFunc, log *slog.Logger, left <-chan struct{}) {
+	q := listen(os.Interrupt, syscall.SIGTERM)
+	defer q.stop()
+	select {
+	case s := <-q.ch:
+		log.Info("leaving: work is drained and handed over; a second signal ends the process at once", "signal", s.String())
+		cancel(&signalError{s.(syscall.Signal)})
+	case <-left:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case s := <-q.ch:
+		log.Warn("ended by a second signal")
+		os.Exit(exitSignal + int(s.(syscall.Signal)))
+	case <-left:
+	}
+}
