@@ -1,9 +1,11 @@
 package guard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 )
@@ -97,4 +99,36 @@ func closerOf(s Session) (Closer, error) {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no closer %q is registered", name)
+}
+
+const (
+	attemptTimeout = 3 * time.Second // of one call of a Closer; an election fits into it
+	closeRetry     = 20 * time.Millisecond
+	closeRetryMax  = 500 * time.Millisecond
+)
+
+// closeUntil tries to close the session until it succeeds or ctx ends. It returns how often it tried, and the last error.
+func closeUntil(ctx context.Context, s Session) (tries int, err error) {
+	closer, err := closerOf(s)
+	if err != nil {
+		return 0, err
+	}
+	for wait := closeRetry; ; wait = min(2*wait, closeRetryMax) {
+		if ctx.Err() != nil {
+			return tries, cmp.Or(err, ctx.Err())
+		}
+		tries++
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err = closer(attempt, s)
+		cancel()
+		if err == nil {
+			return tries, nil
+		}
+		timer := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
 }

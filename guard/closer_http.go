@@ -48,7 +48,7 @@ func closeHTTP(ctx context.Context, s Session) error {
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {
-	case http.StatusOK, http.StatusNoContent, http.StatusNotFound, http.StatusGone:
+	case http.StatusOK, http.StatusNoContent, http.StatusGone:
 		return nil
 	}
 	text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))

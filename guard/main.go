@@ -1,0 +1,84 @@
+//go:build linux
+
+package guard
+
+import (
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// roleVariable makes a process of this binary a guard, or the shim of a command, at its call of Main.
+const roleVariable = "MIW_GUARD_ROLE"
+
+const (
+	roleGuard = "guard"
+	roleShim  = "shim"
+)
+
+// Descriptors that a guard and a shim start with.
+const (
+	guardControlFD = 3 // socket to the node
+	guardNodeFD    = 4 // pidfd of the node
+	guardFDs       = 5
+
+	shimControlFD = 3 // socket to the guard
+	shimCommandFD = 4 // memory with the command
+	shimFDs       = 5
+)
+
+// mainCalled tells Start that this binary knows how to be a guard.
+var mainCalled atomic.Bool
+
+// Main must be called first thing in main. In an ordinary process it returns at once. In a process that Start or a guard has
+// started it does that process's work and never returns.
+func Main() {
+	mainCalled.Store(true)
+	role := os.Getenv(roleVariable)
+	if role == "" {
+		return
+	}
+	os.Unsetenv(roleVariable)
+	// A variable that leaked into an ordinary process makes no guard of it.
+	switch {
+	case role == roleGuard && isSocket(guardControlFD):
+		os.Exit(guardMain())
+	case role == roleShim && isSocket(shimControlFD):
+		os.Exit(shimMain())
+	}
+}
+
+func isSocket(fd int) bool {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err == nil && family == unix.AF_UNIX
+}
+
+// guardMain is the life of a guard process.
+func guardMain() int {
+	// Commands are tied to the thread that forks them (they die with it), so all forking is done from one that never ends.
+	runtime.LockOSThread()
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(24 << 20)
+	for _, fd := range []int{guardControlFD, guardNodeFD} {
+		unix.CloseOnExec(fd)
+	}
+	closeInherited(guardFDs)
+	w, err := newWarden()
+	if err != nil {
+		refuse(err)
+		return 1
+	}
+	debug.FreeOSMemory()
+	w.serve()
+	return 0
+}
+
+// guardEnv is the environment of a guard: the node's, with a runtime that stays small.
+func guardEnv(env []string) []string {
+	return append(stripEnv(env, roleVariable, "GOGC", "GOMEMLIMIT", "GOMAXPROCS", "GODEBUG"),
+		roleVariable+"="+roleGuard, "GOGC=50", "GOMEMLIMIT=24MiB", "GOMAXPROCS="+strconv.Itoa(min(2, runtime.NumCPU())))
+}
