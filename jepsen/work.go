@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/miwnode/miwnode/coord"
 )
 
 // Work makes the bodies of runs: they stamp start and stop, and end as the seed
@@ -15,9 +17,11 @@ type Work struct {
 	R *Recorder
 	// Budget is the time that work has to stop once it is told to.
 	Budget time.Duration
-	// Stubborn, if not 0, is one in how many runs ignores being told, so that the
-	// process must end.
+	// Stubborn, if not 0, is one in how many runs ignores that its lease is lost,
+	// so that the process must end.
 	Stubborn int
+	// Late work always uses nearly all of the budget, and ends only when told to.
+	Late bool
 
 	mu  sync.Mutex
 	rng *rand.Rand // guarded by mu: runs of all nodes draw
@@ -43,7 +47,10 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 		deaf  = w.Stubborn > 0 && w.rng.IntN(w.Stubborn) == 0
 	)
 	w.mu.Unlock()
-	if late {
+	if w.Late {
+		how = 100
+	}
+	if late || w.Late {
 		stops = w.Budget * 9 / 10
 	}
 	run := w.R.Start(Run{Proc: proc, Node: node, Key: key, Token: token}, valid)
@@ -68,7 +75,9 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 	case <-dead:
 		return context.Canceled
 	}
-	if deaf {
+	// Work that won't stop is held for ever while its lease is kept, and must be
+	// ended by force once the lease is lost.
+	if deaf && errors.Is(context.Cause(ctx), coord.ErrLost) {
 		<-dead
 		return context.Canceled
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -211,6 +212,8 @@ func (c *Client) own(ctx context.Context, s *session, key string) {
 	}
 	run := c.R.Start(Run{Proc: c.stream.who, Key: key, Token: token, Own: true}, nil)
 	until := c.R.Now() + draw(c.Rng, 0, c.Load.Hold)
+	repeated := c.repeatLate(ctx, key, token, s.id)
+	defer repeated()
 	for now := c.R.Now(); now < until && now < s.trusted() && !s.lost() && ctx.Err() == nil; now = c.R.Now() {
 		hctx, cancel := context.WithTimeout(ctx, min(until, s.trusted())-now)
 		select {
@@ -221,6 +224,32 @@ func (c *Client) own(ctx context.Context, s *session, key string) {
 	}
 	run.Stop()
 	c.release(ctx, releaseArgs{key, token, s.id})
+}
+
+// repeatLate sends an old release of key once more, while the client holds it
+// anew, as a retry that was under way all the time would come. The returned
+// function waits for its answer.
+func (c *Client) repeatLate(ctx context.Context, key string, token uint64, session string) (wait func()) {
+	// Not of the present grant, which a release that failed leaves to it.
+	i := slices.IndexFunc(c.late, func(r releaseArgs) bool { return r.key == key && r.session == session && r.token != token })
+	if i < 0 || c.Rng.IntN(3) > 0 {
+		return func() {}
+	}
+	r := c.late[i]
+	c.late = slices.Delete(c.late, i, i+1)
+	node, e := c.via()
+	if e == nil {
+		return func() {}
+	}
+	dctx, cancel := c.deadline(ctx)
+	p := c.R.Stream(c.stream.who).Call(Op{Node: node, Kind: KindRelease, Key: r.key, Token: r.token})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		settle(p, e.Release(dctx, r.key, r.token, r.session), 0, 0)
+	}()
+	return func() { <-done }
 }
 
 func (c *Client) release(ctx context.Context, r releaseArgs) {

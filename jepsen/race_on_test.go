@@ -1,0 +1,5 @@
+//go:build race
+
+package jepsen_test
+
+const raceEnabled = true

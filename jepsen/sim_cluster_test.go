@@ -1,0 +1,531 @@
+package jepsen_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miwnode/miwnode/coord"
+	"github.com/miwnode/miwnode/fsm"
+	"github.com/miwnode/miwnode/jepsen"
+	"github.com/miwnode/miwnode/node"
+	"github.com/miwnode/miwnode/transport/memnet"
+)
+
+// simConfig says what a simulated cluster is like.
+type simConfig struct {
+	seed    int64
+	name    string
+	defect  string
+	defects node.Defects
+	timing  node.Timing
+	// perfect clocks run at one rate.
+	perfect bool
+	// singletons are run by every node; nil: none, a test runs its own work.
+	singletons []string
+	// stubborn, if not 0, is one in how many runs must be ended by force.
+	stubborn int
+	// late work always uses up its stop budget.
+	late bool
+}
+
+// simTiming is what the simulation runs on: short enough for many faults a
+// minute, within the rules of node.Config.
+var simTiming = node.Timing{
+	SessionTTL: 4 * time.Second, RenewInterval: 800 * time.Millisecond, Margin: 400 * time.Millisecond, StopBudget: 500 * time.Millisecond,
+	DrainTimeout: 2 * time.Second, KillTimeout: time.Second, RaftTimeout: 300 * time.Millisecond,
+}
+
+// simCluster is a cluster in a bubble: real raft, real transport code, real
+// files, on a network in memory and clocks that differ. It implements Cluster.
+type simCluster struct {
+	t    *testing.T
+	cfg  simConfig
+	net  *memnet.Net
+	r    *jepsen.Recorder
+	work *jepsen.Work
+	dir  string
+	ctx  context.Context // ends the work, the readers and the clients
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu    sync.Mutex
+	names []string
+	nodes map[string]*simNode
+	cuts  map[[2]string]bool
+	addrs int
+	last  map[string]fsm.EventID // of each reader
+	slow  []string               // ends that took longer than they may
+
+	parked atomic.Pointer[park]
+}
+
+// park holds a node's writes to its log up.
+type park struct {
+	node  string
+	until chan struct{}
+}
+
+// simNode is one member, through all its lives.
+type simNode struct {
+	name   string
+	clock  *node.TestClock
+	life   *simLife // nil: down
+	boots  int
+	paused chan struct{} // open while paused; nil: not
+}
+
+// simLife is one boot of a node.
+type simLife struct {
+	proc   string
+	n      *node.Node
+	cancel context.CancelFunc // graceful
+	kill   chan struct{}      // kill -9
+	dead   chan struct{}      // closed once nothing of it acts any more
+	done   chan struct{}      // Run has returned
+	err    error              // of Run, after done
+	once   sync.Once
+}
+
+var _ jepsen.Cluster = (*simCluster)(nil)
+
+// scratch is a folder on tmpfs where there is one.
+func scratch(t *testing.T) string {
+	for _, base := range []string{"/dev/shm", os.TempDir()} {
+		if dir, err := os.MkdirTemp(base, "miw-sim-"); err == nil {
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			return dir
+		}
+	}
+	return t.TempDir()
+}
+
+// newSim makes a cluster of three nodes and starts them. Call it in a bubble.
+func newSim(t *testing.T, dir string, cfg simConfig) *simCluster {
+	if cfg.timing == (node.Timing{}) {
+		cfg.timing = simTiming
+	}
+	names := []string{"n1", "n2", "n3"}
+	s := &simCluster{
+		t: t, cfg: cfg, net: memnet.New(uint64(cfg.seed)), dir: dir, names: names,
+		nodes: map[string]*simNode{}, cuts: map[[2]string]bool{}, last: map[string]fsm.EventID{},
+	}
+	s.net.SetDefault(time.Millisecond, time.Millisecond, 0)
+	s.r = jepsen.NewRecorder(jepsen.Meta{Tier: "simulation", Name: cfg.name, Seed: cfg.seed, Nodes: names, Defect: cfg.defect, Bounds: jepsen.Bounds{
+		TTL: cfg.timing.SessionTTL, Election: 8 * cfg.timing.RaftTimeout, Slack: 1500 * time.Millisecond, Wanted: cfg.singletons,
+	}})
+	s.work = jepsen.NewWork(s.r, cfg.seed, cfg.timing.StopBudget)
+	s.work.Stubborn, s.work.Late = cfg.stubborn, cfg.late
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x636c6f636b))
+	for _, name := range names {
+		rate := jepsen.ClockRate(rng)
+		if cfg.perfect {
+			rate = 1
+		}
+		offset := time.Duration(rng.Int64N(int64(240 * time.Hour)))
+		s.nodes[name] = &simNode{name: name, clock: node.NewTestClock(rate, offset)}
+		s.r.Notef(name, "clock at rate %.4f, offset %v", rate, offset.Round(time.Second))
+	}
+	for _, name := range names {
+		if err := s.Start(name, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// Nodes implements jepsen.Cluster.
+func (s *simCluster) Nodes() []string { return s.names }
+
+func (s *simCluster) node(name string) *simNode { return s.nodes[name] }
+
+// lifeOf returns the running life of a node, nil if it is down.
+func (s *simCluster) lifeOf(name string) *simLife {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[name].life
+}
+
+// Up implements jepsen.Cluster.
+func (s *simCluster) Up(name string) bool { return s.lifeOf(name) != nil }
+
+// Leader implements jepsen.Cluster: the one that leads in the highest term.
+func (s *simCluster) Leader() string {
+	best, term := "", uint64(0)
+	for _, name := range s.names {
+		if l := s.lifeOf(name); l != nil {
+			if st := l.n.Status(); st.Role == "leader" && st.Term > term {
+				best, term = name, st.Term
+			}
+		}
+	}
+	return best
+}
+
+// Can implements jepsen.Cluster.
+func (s *simCluster) Can(jepsen.Verb) error { return nil }
+
+// Start implements jepsen.Cluster.
+func (s *simCluster) Start(name string, newAddress bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sn := s.nodes[name]
+	if sn.life != nil || s.ctx.Err() != nil {
+		return nil
+	}
+	if newAddress {
+		s.addrs++
+		s.net.SetAddr(name, fmt.Sprintf("10.1.0.%d", s.addrs))
+	}
+	host := s.net.Host(name)
+	cfg := node.Config{
+		ID: name, DataDir: filepath.Join(s.dir, name), Bind: host.IP() + ":7400", BootstrapExpect: len(s.names),
+		Insecure: true, Network: host, Timing: s.cfg.timing, Logger: s.logger(name),
+	}
+	for _, o := range s.names {
+		if o != name {
+			cfg.Join = append(cfg.Join, o+":7400")
+		}
+	}
+	l := &simLife{kill: make(chan struct{}), dead: make(chan struct{}), done: make(chan struct{})}
+	seams := node.Seams{Clock: sn.clock, Kill: l.kill, KernelBoot: "one-machine", Defects: s.cfg.defects}
+	seams.LogStore = func(int) error {
+		if p := s.parked.Load(); p != nil && p.node == name {
+			<-p.until
+		}
+		return nil
+	}
+	node.SetSeams(&cfg, seams)
+	n, err := node.New(cfg)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", name, err)
+	}
+	sn.boots++
+	l.n, l.proc = n, fmt.Sprintf("%s/%d", name, sn.boots)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	sn.life = l
+	s.r.Notef(name, "boot %d", sn.boots)
+	s.wg.Go(func() {
+		l.err = n.Run(ctx)
+		close(l.done)
+		s.ended(sn, l)
+	})
+	for _, key := range s.cfg.singletons {
+		s.singleton(sn, l, key)
+	}
+	s.wg.Go(func() { s.follow(sn, l) })
+	s.wg.Go(func() { s.sampleEvery(sn, l, 2*time.Second) })
+	return nil
+}
+
+// ended notes that a life is over, however it ended.
+func (s *simCluster) ended(sn *simNode, l *simLife) {
+	s.mu.Lock()
+	if sn.life == l {
+		sn.life = nil
+	}
+	s.mu.Unlock()
+	select {
+	case <-l.kill:
+	default:
+		s.r.Notef(sn.name, "left: %v", cmp.Or(l.err, errors.New("well")))
+	}
+	l.over(s.r, "left")
+}
+
+// over ends everything that the process does, as far as anybody can see.
+func (l *simLife) over(r *jepsen.Recorder, how string) {
+	l.once.Do(func() {
+		r.Kill(l.proc, how)
+		close(l.dead)
+	})
+}
+
+// singleton runs key's work under a Runner, as an application does.
+func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
+	run := coord.NewRunner(l.n, key, func(ctx context.Context, lease *coord.Lease) error {
+		return s.work.Do(ctx, l.proc, sn.name, key, lease.Token(), l.dead, lease.Valid)
+	}, func(c *coord.RunnerConfig) {
+		c.Stuck.Exit = func(int) {
+			s.r.Notef(sn.name, "exits: %s would not stop", key)
+			s.end(sn, l, "exit")
+		}
+	})
+	s.wg.Go(func() {
+		ctx, cancel := context.WithCancel(s.ctx)
+		defer cancel()
+		go func() {
+			select {
+			case <-l.dead:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		_ = run.Run(ctx)
+	})
+}
+
+// Crash implements jepsen.Cluster.
+func (s *simCluster) Crash(name string) {
+	sn := s.node(name)
+	if l := s.lifeOf(name); l != nil {
+		s.end(sn, l, "crash")
+		<-l.done // its files are closed; nothing of it was told to anybody
+	}
+}
+
+// end is kill -9 of one life.
+func (s *simCluster) end(sn *simNode, l *simLife, how string) {
+	s.mu.Lock()
+	if sn.life != l {
+		s.mu.Unlock()
+		return
+	}
+	sn.life = nil
+	s.mu.Unlock()
+	s.resume(sn)
+	l.over(s.r, how)
+	s.net.Crash(sn.name)
+	close(l.kill)
+}
+
+// Pause implements jepsen.Cluster: nothing goes in or out, its clock rings no
+// alarm, its work stands still, and what clients ask it waits.
+func (s *simCluster) Pause(name string) {
+	s.mu.Lock()
+	sn := s.nodes[name]
+	if sn.life == nil || sn.paused != nil {
+		s.mu.Unlock()
+		return
+	}
+	l := sn.life
+	sn.paused = make(chan struct{})
+	s.mu.Unlock()
+	s.r.Pause(l.proc)
+	sn.clock.Freeze()
+	s.net.Pause(name)
+}
+
+// Resume implements jepsen.Cluster.
+func (s *simCluster) Resume(name string) { s.resume(s.node(name)) }
+
+func (s *simCluster) resume(sn *simNode) {
+	s.mu.Lock()
+	paused, l := sn.paused, sn.life
+	sn.paused = nil
+	s.mu.Unlock()
+	if paused == nil {
+		return
+	}
+	s.net.Resume(sn.name)
+	sn.clock.Thaw()
+	close(paused)
+	if l != nil {
+		s.r.Resume(l.proc)
+	}
+}
+
+// Leave implements jepsen.Cluster. It returns at once: the node ends by itself,
+// and must do so within bounds.
+func (s *simCluster) Leave(_ context.Context, name string) error {
+	s.resume(s.node(name))
+	if l := s.lifeOf(name); l != nil {
+		l.cancel()
+		s.wg.Go(func() { s.leaves(name, l) })
+	}
+	return nil
+}
+
+// leaves holds the end of a node to its bound: drain and kill time-outs, a TTL
+// for work that can't be handed over, and what the calls may take.
+func (s *simCluster) leaves(name string, l *simLife) {
+	bound := s.cfg.timing.DrainTimeout + s.cfg.timing.KillTimeout + s.cfg.timing.SessionTTL + 10*time.Second
+	t := time.NewTimer(bound)
+	defer t.Stop()
+	select {
+	case <-l.done:
+	case <-l.kill:
+	case <-t.C:
+		s.mu.Lock()
+		s.slow = append(s.slow, fmt.Sprintf("%s has not left %v after it was told to; runs: %+v", l.proc, bound, l.n.Runs()))
+		s.mu.Unlock()
+		s.end(s.node(name), l, "crash")
+	}
+}
+
+// StepDown implements jepsen.Cluster.
+func (s *simCluster) StepDown(ctx context.Context) error {
+	name := s.Leader()
+	if name == "" {
+		return errors.New("nobody leads")
+	}
+	l := s.lifeOf(name)
+	if l == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	return l.n.StepDown(ctx, "")
+}
+
+// Cut implements jepsen.Cluster.
+func (s *simCluster) Cut(from, to string) { s.net.CutOneWay(from, to) }
+
+// Mend implements jepsen.Cluster.
+func (s *simCluster) Mend(from, to string) { s.net.HealOneWay(from, to) }
+
+// Shape implements jepsen.Cluster.
+func (s *simCluster) Shape(from, to string, delay, jitter time.Duration, loss float64) {
+	s.net.SetDelay(from, to, max(delay, time.Millisecond), max(jitter, time.Millisecond))
+	s.net.SetLoss(from, to, loss)
+}
+
+// SetRate implements jepsen.Cluster.
+func (s *simCluster) SetRate(name string, rate float64) { s.node(name).clock.SetRate(rate) }
+
+// Suspend implements jepsen.Cluster.
+func (s *simCluster) Suspend(name string, d time.Duration) { s.node(name).clock.Suspend(d) }
+
+// StepWall implements jepsen.Cluster.
+func (s *simCluster) StepWall(name string, d time.Duration) { s.node(name).clock.StepWall(d) }
+
+// follow reads the events of one life, going on where the node's earlier life
+// was, until it ends.
+func (s *simCluster) follow(sn *simNode, l *simLife) {
+	wake, stop := l.n.Watch(fsm.AllTopic)
+	defer stop()
+	resync := false
+	for {
+		s.mu.Lock()
+		since := s.last[sn.name]
+		s.mu.Unlock()
+		events, ok := l.n.View().Events(since)
+		if !ok {
+			resync = true
+			since = l.n.View().OldestEvent()
+			events, _ = l.n.View().Events(since)
+		}
+		if !s.r.Dead(l.proc) {
+			for e := range events {
+				s.r.Event(jepsen.Event{
+					Revision: e.ID.Revision, Position: e.ID.Position, Type: e.Type.String(), Key: e.Key, Token: e.Token,
+					Reason: e.EndReason.String(), Instance: e.Who.InstanceID, Reader: sn.name, Resync: resync,
+				})
+				since, resync = e.ID, false
+			}
+			s.mu.Lock()
+			s.last[sn.name] = since
+			s.mu.Unlock()
+		}
+		select {
+		case <-wake:
+		case <-l.dead:
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// sampleEvery notes the state of a life's copy now and then.
+func (s *simCluster) sampleEvery(sn *simNode, l *simLife, d time.Duration) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			s.sample(sn.name, l)
+		case <-l.dead:
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *simCluster) sample(name string, l *simLife) uint64 {
+	v := l.n.View()
+	h := v.Hash()
+	if v.Revision() > 0 && !s.r.Dead(l.proc) {
+		s.r.Sample(name, v.Revision(), hex.EncodeToString(h[:8]))
+	}
+	return v.Revision()
+}
+
+// ready waits until every node is ready; false: not within d.
+func (s *simCluster) ready(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for _, name := range s.names {
+		l := s.lifeOf(name)
+		if l == nil {
+			return false
+		}
+		select {
+		case <-l.n.Ready():
+		case <-l.done:
+			s.t.Logf("%s ended: %v", name, l.err)
+			return false
+		case <-t.C:
+			s.t.Logf("%s: %v", name, l.n.ReadyErr())
+			return false
+		}
+	}
+	return true
+}
+
+// finish heals everything, lets the cluster come to rest, compares the copies,
+// ends the nodes gracefully and returns what was seen.
+func (s *simCluster) finish() (*jepsen.History, []jepsen.Verdict) {
+	s.net.HealAll()
+	for _, name := range s.names {
+		s.Resume(name)
+		if err := s.Start(name, false); err != nil {
+			s.t.Error(err)
+		}
+	}
+	rest := s.cfg.timing.SessionTTL + 8*s.cfg.timing.RaftTimeout + 4*time.Second
+	time.Sleep(rest)
+	for range 40 { // until no entry is under way
+		revisions := map[uint64]bool{}
+		for _, name := range s.names {
+			if l := s.lifeOf(name); l != nil {
+				revisions[s.sample(name, l)] = true
+			}
+		}
+		if len(revisions) == 1 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	h := s.r.Finish()
+	s.stop()
+	var lives []*simLife
+	for _, name := range s.names {
+		if l := s.lifeOf(name); l != nil {
+			lives = append(lives, l)
+			l.cancel()
+			s.wg.Go(func() { s.leaves(name, l) })
+		}
+	}
+	for _, l := range lives {
+		<-l.done
+	}
+	s.wg.Wait()
+	s.net.Close()
+	time.Sleep(10 * time.Second) // probes of gossip that were under way run out by themselves
+	synctest.Wait()
+	return h, []jepsen.Verdict{{Check: "bounded-leave", OK: len(s.slow) == 0, Checked: len(lives), Faults: s.slow}}
+}

@@ -1,0 +1,74 @@
+package jepsen_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miwnode/miwnode/jepsen"
+)
+
+// simSeeds is how many seeds a CI run has.
+const simSeeds = 200
+
+// simulate runs one seed and returns what was seen, to be judged.
+func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.History, []jepsen.Step, []jepsen.Verdict) {
+	var (
+		h     *jepsen.History
+		extra []jepsen.Verdict
+		steps []jepsen.Step
+		dir   = scratch(t)
+	)
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x6c6f6164))
+		length := time.Minute + time.Duration(rng.Int64N(int64(time.Minute)))
+		s := newSim(t, dir, cfg)
+		steps = jepsen.Schedule(cfg.seed, faults, s.names, length)
+		if !s.ready(30 * time.Second) {
+			t.Error("the cluster was not ready within 30 s")
+		}
+		for i := range 4 {
+			crng := rand.New(rand.NewPCG(uint64(cfg.seed), uint64(i)))
+			c := &jepsen.Client{
+				Name: fmt.Sprintf("c%d", i+1), R: s.r, Rng: crng, Rate: jepsen.ClockRate(crng), Nodes: s.names,
+				Load: jepsen.Load{Keys: []string{"raw1", "raw2"}, TTL: 3 * time.Second, Renew: 500 * time.Millisecond, Hold: 1500 * time.Millisecond, CallTimeout: 2 * time.Second},
+			}
+			c.Endpoint = func(n string) jepsen.Endpoint { return s.endpoint(n, crng) }
+			s.wg.Go(func() { c.Run(s.ctx) })
+		}
+		(&jepsen.Nemesis{C: s, R: s.r, Faults: faults}).Run(s.ctx, steps)
+		h, extra = s.finish()
+	})
+	return h, steps, extra
+}
+
+// TestSim torments a simulated cluster, one seed after the other: cuts both
+// ways and one way, loss and delay, pauses, crashes and restarts at the same and
+// at another address, clocks that run at different rates and jump, planned
+// restarts and changes of leader.
+func TestSim(t *testing.T) {
+	// Three raft logs are opened per life: less garbage collection pays here.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
+	seeds, from := simSeeds, *fromFlag
+	if raceEnabled {
+		seeds = 10
+	}
+	if *seedsFlag > 0 {
+		seeds = *seedsFlag
+	}
+	if *seedFlag != 0 {
+		seeds, from = 1, *seedFlag
+	}
+	faults := jepsen.AllFaults()
+	for i := range seeds {
+		seed := from + int64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			h, steps, extra := simulate(t, simConfig{seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, stubborn: 30}, faults)
+			t.Log(judge(t, h, steps, extra...).Summary())
+		})
+	}
+}
