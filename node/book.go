@@ -68,6 +68,18 @@ func (b *addressBook) resolve(id string) (string, error) {
 	return "", fmt.Errorf("no address known for node %s", id)
 }
 
+// owner is another node that was last heard of at addr, "" for none.
+func (b *addressBook) owner(addr, not string) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, e := range b.entries {
+		if e.Addr == addr && id != not {
+			return id
+		}
+	}
+	return ""
+}
+
 // all returns the known addresses by node ID.
 func (b *addressBook) all() map[string]string {
 	b.mu.Lock()

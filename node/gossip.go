@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -46,11 +47,12 @@ type gossipMeta struct {
 	Addr    string `json:"a"` // advertised
 	Zone    string `json:"z,omitempty"`
 	API     string `json:"p,omitempty"` // where its HTTP API listens
+	Leaving bool   `json:"l,omitempty"` // goes on purpose
 }
 
 type gossipSeen struct {
 	meta  gossipMeta
-	state string // alive, suspect, dead, left
+	state string // alive, dead, left
 }
 
 var (
@@ -67,6 +69,7 @@ func startGossip(t *transport.Transport, id, label string, key []byte, meta goss
 	cfg := memberlist.DefaultLANConfig()
 	cfg.Name, cfg.Label = id, label
 	cfg.Transport = t.Gossip()
+	cfg.AdvertiseAddr, cfg.AdvertisePort = "", 0 // the transport knows
 	cfg.SecretKey = key
 	cfg.GossipVerifyIncoming, cfg.GossipVerifyOutgoing = true, true
 	cfg.EnableCompression = false
@@ -88,6 +91,8 @@ func startGossip(t *transport.Transport, id, label string, key []byte, meta goss
 
 // NodeMeta implements memberlist.Delegate.
 func (g *gossip) NodeMeta(limit int) []byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	b, err := json.Marshal(g.self)
 	if err != nil || len(b) > limit {
 		return nil
@@ -108,20 +113,18 @@ func (g *gossip) NotifyJoin(n *memberlist.Node) { g.note(n, "alive") }
 // NotifyUpdate implements memberlist.EventDelegate.
 func (g *gossip) NotifyUpdate(n *memberlist.Node) { g.note(n, "alive") }
 
-// NotifyLeave implements memberlist.EventDelegate.
-func (g *gossip) NotifyLeave(n *memberlist.Node) {
-	if n.State == memberlist.StateLeft {
-		g.note(n, "left")
-	} else {
-		g.note(n, "dead")
-	}
-}
+// NotifyLeave implements memberlist.EventDelegate. Memberlist does not say
+// whether the node left or died; the node itself has, if it could.
+func (g *gossip) NotifyLeave(n *memberlist.Node) { g.note(n, "dead") }
 
 // note runs under memberlist's lock: it must not block.
 func (g *gossip) note(n *memberlist.Node, state string) {
 	var meta gossipMeta
 	if json.Unmarshal(n.Meta, &meta) != nil || meta.Addr == "" {
 		meta.Addr = n.Address()
+	}
+	if state == "dead" && meta.Leaving {
+		state = "left"
 	}
 	g.mu.Lock()
 	g.seen[n.Name] = gossipSeen{meta: meta, state: state}
@@ -134,19 +137,9 @@ func (g *gossip) note(n *memberlist.Node, state string) {
 
 // members returns what gossip knows by node ID.
 func (g *gossip) members() map[string]gossipSeen {
-	all := make(map[string]gossipSeen)
 	g.mu.Lock()
-	for id, s := range g.seen {
-		all[id] = s
-	}
-	g.mu.Unlock()
-	for _, m := range g.list.Members() {
-		if s, ok := all[m.Name]; ok && m.State == memberlist.StateSuspect {
-			s.state = "suspect"
-			all[m.Name] = s
-		}
-	}
-	return all
+	defer g.mu.Unlock()
+	return maps.Clone(g.seen)
 }
 
 // mingle keeps the node in touch with every known peer that it does not hear
@@ -184,6 +177,12 @@ func (g *gossip) mingle(ctx context.Context, missing func(context.Context) []str
 }
 
 // leave tells the others that this node goes on purpose.
-func (g *gossip) leave() { _ = g.list.Leave(gossipLeaveTimeout) }
+func (g *gossip) leave() {
+	g.mu.Lock()
+	g.self.Leaving = true
+	g.mu.Unlock()
+	_ = g.list.UpdateNode(gossipLeaveTimeout)
+	_ = g.list.Leave(gossipLeaveTimeout)
+}
 
 func (g *gossip) stop() { _ = g.list.Shutdown() }

@@ -63,7 +63,7 @@ func openIdentity(f *folder, wantID, kernelBoot string) (*identity, error) {
 			// A given ID may have lived before in a folder that is gone. Peers refuse
 			// a boot that is not above those they have seen, so start where a
 			// counter that began at one can't be.
-			rec.Boot = uint64(max(0, time.Now().Unix()-1))
+			rec.Boot = uint64(max(0, time.Now().UnixMilli()-1))
 		}
 	}
 	if wantID != "" && wantID != rec.NodeID {

@@ -104,7 +104,7 @@ func (m *membership) missing(ctx context.Context) []string {
 	alone := true
 	for _, s := range m.n.raft.servers() {
 		id := string(s.ID)
-		if state := gossiped[id].state; id == m.n.ident.id || state == "alive" || state == "suspect" {
+		if id == m.n.ident.id || gossiped[id].state == "alive" {
 			alone = alone && id == m.n.ident.id
 			continue
 		}
@@ -523,8 +523,21 @@ func (m *membership) admit(ctx context.Context, q *nodepb.JoinRequest, boot uint
 	if q.Forwarded {
 		boot = 0
 	}
+	replaces := ""
+	if q.Fresh {
+		replaces = m.n.book.owner(q.Addr, q.NodeId)
+	}
 	m.n.book.learn(q.NodeId, q.Addr, boot)
-	if err := m.n.raft.addLearner(ctx, q.NodeId, q.Fresh, func(c memberChange) error { return m.n.record(ctx, c.op()) }); err != nil {
+	record := func(c memberChange) error {
+		m.n.log.Info("member "+changeWords[c.change], "member", c.id, "why", c.reason)
+		return m.n.record(ctx, c.op())
+	}
+	if replaces != "" {
+		if err := m.n.raft.replace(ctx, replaces, q.NodeId, record); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.n.raft.addLearner(ctx, q.NodeId, q.Fresh, record); err != nil {
 		return nil, err
 	}
 	m.changes.send()

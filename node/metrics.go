@@ -110,8 +110,8 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 		gauge(descLog, float64(st.Size()))
 	}
 	states := map[string]int{"alive": 0, "suspect": 0, "dead": 0, "left": 0}
-	for _, g := range n.members.gossiped() {
-		states[g.state]++
+	for _, m := range n.Members() {
+		states[m.Gossip]++
 	}
 	for state, count := range states {
 		gauge(descMembers, float64(count), state)

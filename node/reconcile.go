@@ -31,6 +31,11 @@ type memberChange struct {
 	reason string
 }
 
+// changeWords name the changes in the log.
+var changeWords = map[fsmpb.MemberChange]string{
+	fsm.MemberAdded: "added", fsm.MemberPromoted: "promoted", fsm.MemberDemoted: "demoted", fsm.MemberRemoved: "removed",
+}
+
 func (c memberChange) op() fsm.Op {
 	return &fsm.RecordMember{NodeId: c.id, Change: c.change, Reason: c.reason}
 }
@@ -155,6 +160,23 @@ func (h *raftHost) addLearner(ctx context.Context, id string, fresh bool, record
 		return err
 	}
 	return record(memberChange{id, fsm.MemberAdded, "joined"})
+}
+
+// replace removes a member that does not answer any more and at whose address
+// another, new one has come up: a wiped folder, most likely. A member that is
+// still alive elsewhere answers, or else asks to be taken in again.
+func (h *raftHost) replace(ctx context.Context, old, by string, record func(memberChange) error) error {
+	run := h.run.Load()
+	if run == nil || old == h.id || !slices.ContainsFunc(h.servers(), func(s raft.Server) bool { return string(s.ID) == old }) {
+		return nil
+	}
+	if at, ok := run.peers.lastContact(old); ok && time.Since(at) < 2*h.timeout {
+		return fsm.Errorf(fsm.CodeNotReady, "node %s was last heard of at the same address, a moment ago", old)
+	}
+	if err := h.configured(ctx, run, run.raft.RemoveServer(raft.ServerID(old), 0, h.timeout)); err != nil {
+		return err
+	}
+	return record(memberChange{old, fsm.MemberRemoved, "silent, and node " + by + " has come up at its address"})
 }
 
 // configured waits for a change of the configuration.

@@ -123,7 +123,7 @@ func (n *Node) quorum() Quorum {
 				q.Alive++
 			}
 		default:
-			if state := gossiped[id].state; state == "alive" || state == "suspect" || id == n.raft.leader() {
+			if gossiped[id].state == "alive" || id == n.raft.leader() {
 				q.Alive++
 			}
 		}
@@ -153,6 +153,7 @@ func (n *Node) Members() []Member {
 		m.Addr, m.APIAddr, m.Zone, m.Version, m.Gossip = g.meta.Addr, g.meta.API, g.meta.Zone, g.meta.Version, g.state
 	}
 	view, run := n.View(), n.raft.run.Load()
+	_, leads := n.raft.leading()
 	for id, m := range all {
 		m.Leader = id == leader
 		if addr, err := n.book.resolve(id); err == nil {
@@ -175,6 +176,10 @@ func (n *Node) Members() []Member {
 		default:
 			if at, ok := run.peers.lastContact(id); ok {
 				m.LastContact = time.Since(at)
+			}
+			// Gossip takes seconds to notice what raft's leader notices at once.
+			if leads && m.Gossip == "alive" && (m.LastContact < 0 || m.LastContact > n.cfg.Timing.RaftTimeout) {
+				m.Gossip = "suspect"
 			}
 		}
 	}

@@ -3,10 +3,14 @@ package nodetest
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node"
 )
+
+// linger is how long the goroutines of a stopped node may take to end.
+const linger = 30 * time.Second
 
 // end stops all nodes and checks what must hold at the end of every test.
 func (c *Cluster) end() {
@@ -23,6 +27,9 @@ func (c *Cluster) end() {
 		c.Crash(i)
 	}
 	c.Net.Close()
+	// What a stopped node leaves behind waits for timers of its own, at most;
+	// whatever is still there after this, the bubble reports.
+	time.Sleep(linger)
 }
 
 // Check fails the test if an invariant is broken: two nodes with different
