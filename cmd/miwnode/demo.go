@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/miwnode/miwnode/fsm"
+	"github.com/miwnode/miwnode/fsm/fsmpb"
 	"github.com/miwnode/miwnode/node"
 )
 
@@ -151,7 +154,7 @@ func (d *demo) start(ctx context.Context) error {
 // act follows the script until its end.
 func (d *demo) act(ctx context.Context, s script) error {
 	end, kill := after(s.length), after(s.killAfter)
-	var restart <-chan time.Time
+	var restart, deploy <-chan time.Time
 	var dead *demoNode
 	if d.commands != nil {
 		d.say.line("Press Enter to kill the owner's node, Ctrl-C to end.")
@@ -180,6 +183,12 @@ func (d *demo) act(ctx context.Context, s script) error {
 				return err
 			}
 			dead, restart = nil, nil
+			deploy = after(2 * time.Second)
+		case <-deploy:
+			deploy = nil
+			if err := d.deploy(ctx); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -213,6 +222,32 @@ func (d *demo) revive(ctx context.Context, n *demoNode) error {
 		return err
 	}
 	d.say.line("%s has caught up and waits in line; the work stays where it is.", n.name)
+	return nil
+}
+
+// deploy drains the owner, as before a deploy: the planned way costs no TTL.
+func (d *demo) deploy(ctx context.Context) error {
+	for _, n := range d.nodes {
+		if n.name != d.seen.owner() {
+			continue
+		}
+		d.say.line("DRAIN %s, as before a deploy: it finishes and hands over.", n.name)
+		for _, mark := range []fsmpb.Mark{fsm.MarkDrain, fsm.MarkUndrain} {
+			limit, cancel := context.WithTimeout(ctx, 5*time.Second)
+			res, err := n.node.Submit(limit, &fsm.MarkInstance{InstanceId: n.node.InstanceID(), Mark: mark, Reason: "deploy", By: "demo"})
+			cancel()
+			if err := cmp.Or(err, fsm.ResultErr(res)); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("drain %s: %w", n.name, err)
+			}
+			if mark == fsm.MarkDrain {
+				select {
+				case <-d.seen.started:
+				case <-ctx.Done():
+				case <-after(5 * time.Second):
+				}
+			}
+		}
+	}
 	return nil
 }
 

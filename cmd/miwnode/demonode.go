@@ -55,6 +55,9 @@ func (n *demoNode) start(join []string, expect int) error {
 	})
 	runner := coord.NewRunner(n.node, demoKey, n.work, func(c *coord.RunnerConfig) {
 		c.Drain.Resume = true
+		// A killed node's work ends with it, by what work does below; the process
+		// is the demo's and stays.
+		c.Stuck.WhenLost = coord.PolicyReport
 	})
 	n.wg.Go(func() { _ = runner.Run(ctx) })
 	return nil

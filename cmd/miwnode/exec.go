@@ -194,6 +194,9 @@ func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSessio
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", e.argv[0], err)
 	}
+	if !errors.Is(lost, errSessionLost) {
+		s.release(lease)
+	}
 	switch {
 	case lost == nil && (status.Reason == guard.ReasonDeadline):
 		lost = errors.New("it could not be renewed in time")

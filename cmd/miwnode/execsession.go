@@ -223,6 +223,14 @@ func (s *execSession) feed() guard.Feed {
 	}
 }
 
+// release gives the lease back by its token, once nothing runs under it.
+func (s *execSession) release(lease heldLease) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)
+	defer cancel()
+	req := api.ReleaseRequest{Key: lease.key, Token: lease.token, SessionID: s.id}
+	_, _ = s.a.call(ctx, s.client, api.Request{Method: "POST", Path: "/v1/leases/release", Body: req}, nil) // else the session's end does
+}
+
 // close ends the session, which frees its leases; if it can't, the TTL will.
 func (s *execSession) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)

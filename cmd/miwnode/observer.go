@@ -101,10 +101,10 @@ func (o *observer) owner() string {
 func (o *observer) sums() (runs int, gaps string, overlaps int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	gaps = "no hand-over"
+	gaps = "no gap to measure"
 	if len(o.gaps) > 0 {
 		longest := slices.Max(o.gaps)
-		gaps = fmt.Sprintf("%d hand-overs, longest gap %s", len(o.gaps), short(longest))
+		gaps = fmt.Sprintf("longest gap between two %s", short(longest))
 	}
 	return o.runs, gaps, o.overlaps
 }
