@@ -36,7 +36,7 @@ func (b Backoff) withDefaults() Backoff {
 	b.Initial = cmp.Or(b.Initial, DefaultBackoffInitial)
 	b.Max = cmp.Or(b.Max, max(DefaultBackoffMax, b.Initial))
 	b.Factor = cmp.Or(b.Factor, DefaultBackoffFactor)
-	b.Jitter = max(0, cmp.Or(b.Jitter, DefaultBackoffJitter))
+	b.Jitter = cmp.Or(b.Jitter, DefaultBackoffJitter)
 	return b
 }
 
@@ -70,5 +70,5 @@ func (b Backoff) Delay(failures int, chance float64) time.Duration {
 	if n := float64(b.Initial) * math.Pow(b.Factor, float64(failures-1)); n < d {
 		d = n
 	}
-	return time.Duration(d - d*b.Jitter*chance)
+	return time.Duration(d - d*max(0, b.Jitter)*chance)
 }

@@ -50,11 +50,14 @@ type Instance struct {
 	applied int // entries of the log
 	lag     time.Duration
 	linked  chan struct{} // closed while the link is up
-	fault   func(fsm.Op) Fault
+	fault   func(Op) Fault
 	calls   map[string]int
 	keeper  keeper
 	slots   slots
 }
+
+// Op is one command.
+type Op = fsm.Op
 
 var _ coord.Cluster = (*Instance)(nil)
 
@@ -97,7 +100,7 @@ func (i *Instance) Lag(d time.Duration) {
 }
 
 // Fault decides the fate of each command; nil means none.
-func (i *Instance) Fault(f func(op fsm.Op) Fault) {
+func (i *Instance) Fault(f func(op Op) Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.fault = f
@@ -143,7 +146,7 @@ func (i *Instance) Watch(topics ...string) (wake <-chan struct{}, stop func()) {
 // Submit proposes one command.
 func (i *Instance) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) {
 	i.mu.Lock()
-	i.calls[kindOf(op)]++
+	i.calls[Kind(op)]++
 	fate := None
 	if i.fault != nil {
 		fate = i.fault(op)
@@ -178,8 +181,8 @@ func (i *Instance) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) {
 	return res, nil
 }
 
-// kindOf names the command as its type does.
-func kindOf(op fsm.Op) string {
+// Kind names the command as its type does.
+func Kind(op fsm.Op) string {
 	switch op.(type) {
 	case *fsm.Acquire:
 		return "Acquire"
