@@ -355,25 +355,32 @@ func TestProcess_Descriptors(t *testing.T) {
 		}
 	}
 	round()
-	ours, theirs := countFDs(t, os.Getpid()), countFDs(t, g.PID())
+	ours, theirs := fds(t, os.Getpid()), fds(t, g.PID())
 	for range 10 {
 		round()
 	}
-	if n := countFDs(t, os.Getpid()); n > ours {
-		t.Errorf("the node has %d descriptors, had %d", n, ours)
+	// Ten rounds of three commands: a leak is at least ten.
+	if now := fds(t, os.Getpid()); len(now) > len(ours)+5 {
+		t.Errorf("the node has\n%s\nand had\n%s", strings.Join(now, "\n"), strings.Join(ours, "\n"))
 	}
-	if n := countFDs(t, g.PID()); n > theirs {
-		t.Errorf("the guard has %d descriptors, had %d", n, theirs)
+	if now := fds(t, g.PID()); len(now) > len(theirs)+5 {
+		t.Errorf("the guard has\n%s\nand had\n%s", strings.Join(now, "\n"), strings.Join(theirs, "\n"))
 	}
 }
 
-func countFDs(t *testing.T, pid int) int {
+// fds lists what a process has open.
+func fds(t *testing.T, pid int) (open []string) {
 	t.Helper()
-	list, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	dir := fmt.Sprintf("/proc/%d/fd/", pid)
+	list, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(list)
+	for _, e := range list {
+		target, _ := os.Readlink(dir + e.Name())
+		open = append(open, e.Name()+" "+target)
+	}
+	return open
 }
 
 // Ensure the guard is small.

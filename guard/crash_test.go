@@ -228,3 +228,51 @@ func TestProcess_GuardStopped(t *testing.T) {
 	grandchild.awaitGone(t, "grandchild")
 	n.guard.awaitGone(t, "guard")
 }
+
+// Ensure a pipe that ends without a death proves nothing: the commands have until their deadlines, and the session stays.
+func TestProcess_PipeEndsNodeLives(t *testing.T) {
+	srv := newCloserServer(t, "closed")
+	n := startNode(t, t.TempDir())
+	n.tell(t, order{Feed: &feedOrder{Stop: 400 * time.Millisecond, Kill: 500 * time.Millisecond, TTL: time.Minute, Session: "s1", Socket: srv.path}})
+	fed := guard.BootTime()
+	child := n.child(t, "ignore-term")
+	n.tell(t, order{Become: []string{"/bin/sh", "-c", "while :; do read x </dev/zero; done"}})
+	child.awaitGone(t, "command")
+	if took := guard.BootTime() - fed; took < 400*time.Millisecond {
+		t.Errorf("the command was killed after %v, want its 500ms", took)
+	}
+	srv.none(t)
+	if n.gone(0) || n.guard.gone(0) {
+		t.Fatal("the node or its guard is gone")
+	}
+	// It is the same process still, so its end is proof.
+	n.kill(t, syscall.SIGKILL)
+	srv.call(t)
+	n.guard.awaitGone(t, "guard")
+}
+
+// Ensure a node that ends without a farewell is a dead one.
+func TestProcess_NodeEndsWithoutClose(t *testing.T) {
+	srv := newCloserServer(t, "closed")
+	n := startNode(t, "")
+	n.tell(t, srv.feed(10*time.Second))
+	child := n.child(t)
+	n.closeStdin() // its main returns
+	srv.call(t)
+	child.awaitGone(t, "command")
+	n.guard.awaitGone(t, "guard")
+}
+
+// Ensure a node that said farewell is none: its guard ends quietly.
+func TestProcess_NodeCloses(t *testing.T) {
+	srv := newCloserServer(t, "closed")
+	n := startNode(t, t.TempDir())
+	n.tell(t, srv.feed(10*time.Second))
+	child := n.child(t)
+	n.send(t, order{Close: true})
+	n.closeStdin()
+	child.awaitGone(t, "command")
+	n.guard.awaitGone(t, "guard")
+	n.awaitGone(t, "node")
+	srv.none(t)
+}

@@ -154,9 +154,13 @@ type node struct {
 	cmd   *exec.Cmd
 	out   *output // of its commands
 	guard process
+	stdin io.Closer
 	in    *json.Encoder
 	evs   chan event
 }
+
+// closeStdin lets the stand-in's main return.
+func (n *node) closeStdin() { n.stdin.Close() }
 
 func startNode(t *testing.T, dir string) *node {
 	t.Helper()
@@ -179,7 +183,7 @@ func startNode(t *testing.T, dir string) *node {
 	}
 	w.Close()
 	n.process = watch(t, n.cmd.Process.Pid)
-	n.in = json.NewEncoder(stdin)
+	n.stdin, n.in = stdin, json.NewEncoder(stdin)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(n.evs)

@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// exitGrace is how long the owner of a guard may still be seen although its folder could be locked.
+const exitGrace = 500 * time.Millisecond
+
 // own remembers what Start found in a folder whose guard is now this process's own: by the folder's real path.
 var own = struct {
 	sync.Mutex
@@ -80,7 +83,8 @@ func Leftovers(dir string, timeout time.Duration) ([]Leftover, error) {
 
 // awaitLock locks the folder, for which it waits out, or ends, a guard whose owner is dead.
 func awaitLock(d *folder, ns uint64, end time.Duration) ([]Leftover, error) {
-	patience := BootTime() + (end-BootTime())/2
+	began := BootTime()
+	patience := began + (end-began)/2
 	for killed := false; ; {
 		err := d.tryLock()
 		if !errors.Is(err, ErrFolderInUse) {
@@ -98,6 +102,10 @@ func awaitLock(d *folder, ns uint64, end time.Duration) ([]Leftover, error) {
 			}
 			return left, nil
 		case h.Namespace == ns && alive(h.Owner, h.OwnerStart):
+			// A process that exits gives up its locks a moment before it counts as gone.
+			if now < began+exitGrace {
+				break
+			}
 			return nil, fmt.Errorf("%w: process %d of node process %d", ErrFolderInUse, h.PID, h.Owner)
 		case h.Namespace == ns && !killed && now >= patience:
 			killed = proc{pid: h.PID, start: h.Start}.signal(syscall.SIGKILL) == nil

@@ -35,6 +35,8 @@ func TestMain(m *testing.M) {
 			nodeMain()
 		case "child":
 			childMain(os.Args[3:])
+		case "nested":
+			nestedMain()
 		}
 		os.Exit(0)
 	}
@@ -78,6 +80,7 @@ type order struct {
 	Close  bool
 	Wait   int // a run's PID: say when it has ended
 	Signal *signalOrder
+	Become []string // another program in the same process
 }
 
 type feedOrder struct {
@@ -151,9 +154,30 @@ func nodeMain() {
 		case o.Wait != 0:
 			s, err := procs[o.Wait].Wait(context.Background())
 			say(event{What: "wait", PID: o.Wait, Status: s}, err)
+		case o.Become != nil:
+			say(event{What: "become"}, nil)
+			say(event{What: "become"}, syscall.Exec(o.Become[0], o.Become, nil))
 		case o.Close:
 			say(event{What: "close"}, g.Close(context.Background()))
 		}
+	}
+}
+
+// nestedMain is a command that has a guard and commands of its own, as exec under exec does.
+func nestedMain() {
+	g, err := guard.Start(guard.Config{})
+	if err == nil {
+		err = g.Feed(guard.Feed{StopAt: guard.BootTime() + time.Minute, KillAt: guard.BootTime() + time.Minute})
+	}
+	if err == nil {
+		_, err = g.Spawn(context.Background(), guard.Spec{Argv: childArgv("name=inner", "+", "name=kin", "setsid", "orphan"), Stdout: os.Stdout, Stderr: os.Stderr})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "nested:", err)
+		return
+	}
+	for {
+		unix.Poll(nil, -1)
 	}
 }
 

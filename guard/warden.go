@@ -24,8 +24,8 @@ type stage int
 const (
 	stageServing  stage = iota // the node's pipe is open
 	stageOrphaned              // it has ended, and the node's process has not, or not yet
-	stageKilling               // the node is dead: everything is being killed
-	stageClosing               // everything is gone: the session is being closed
+	stageKilling               // the node's process has exited: everything is being killed
+	stageClosing               // everything is gone, the pipe too: the session is being closed
 	stageLeaving               // the node says farewell
 	stageDone
 )
@@ -359,7 +359,7 @@ func (w *warden) advance() {
 		w.stage = stageOrphaned
 		f.deadline = w.sessionOver(now)
 	}
-	if w.farewell.pipeEnded && w.farewell.exited && w.stage == stageOrphaned {
+	if w.farewell.exited && (w.stage == stageServing || w.stage == stageOrphaned) {
 		w.bury(now)
 	}
 	switch w.stage {
@@ -371,10 +371,10 @@ func (w *warden) advance() {
 		}
 	case stageKilling:
 		w.hurryUp(now)
-		if w.nobodyLeft(now) {
+		if w.nobodyLeft(now) && w.farewell.pipeEnded {
 			w.closeSession()
 		} else if f := w.farewell; f.deadline > 0 && now >= f.deadline {
-			w.note(slog.LevelError, "gave up: commands do not die; the session must run out")
+			w.note(slog.LevelError, "gave up: commands do not die, or the pipe does not end; the session must run out")
 			w.stage = stageDone
 		}
 	case stageClosing:
