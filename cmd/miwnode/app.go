@@ -61,6 +61,7 @@ over; no database or other service is needed.`,
 		&cobra.Group{ID: "run", Title: "Run:"},
 		&cobra.Group{ID: "read", Title: "Look:"},
 		&cobra.Group{ID: "operate", Title: "Operate:"},
+		&cobra.Group{ID: "prove", Title: "Prove:"},
 		&cobra.Group{ID: "prepare", Title: "Prepare:"},
 	)
 	group := func(id string, cmds ...*cobra.Command) {
@@ -72,6 +73,7 @@ over; no database or other service is needed.`,
 	group("run", a.startCommand(), a.demoCommand(), a.execCommand())
 	group("read", a.statusCommand(), a.membersCommand(), a.instancesCommand(), a.leasesCommand(), a.historyCommand(), a.eventsCommand())
 	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.revokeCommand(), a.stepDownCommand())
+	group("prove", a.benchCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommandGroupID("prepare")
 	root.CompletionOptions.DisableDefaultCmd = true

@@ -53,12 +53,11 @@ type bench struct {
 	progress io.Writer
 }
 
-func newBenchCommand() *cobra.Command {
+func (a *app) benchCommand() *cobra.Command {
 	var (
-		cells  []string
-		runs   int
-		output string
-		b      bench
+		cells []string
+		runs  int
+		b     bench
 	)
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -69,23 +68,23 @@ runs' 99th percentiles. Cells that take minutes (idle, hold) run only when named
 		Example: `  miwnode bench
   miwnode bench --cells pairs/spread,handover --runs 5
   miwnode bench --cells idle,hold --window 60s -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if runs < 1 || b.duration <= 0 || b.window <= 0 {
-				return usageError("--runs, --duration and --window must be positive")
+				return usage(cmd, "--runs, --duration and --window must be positive")
 			}
-			if output != "table" && output != "json" {
-				return usageError(fmt.Sprintf("-o %q: it must be table or json", output))
+			if a.output != "" && a.output != "json" {
+				return usage(cmd, "-o is %q: it must be json, or left out for a table", a.output)
 			}
 			chosen, err := chooseCells(cells)
 			if err != nil {
-				return usageError(err.Error())
+				return usage(cmd, "%v", err)
 			}
 			if b.self, err = os.Executable(); err != nil {
 				return err
 			}
-			b.progress = cmd.ErrOrStderr()
-			return b.measure(cmd.Context(), chosen, runs, output, cmd.OutOrStdout())
+			b.progress = a.stderr
+			return b.measure(cmd.Context(), chosen, runs, a.output, a.stdout)
 		},
 	}
 	f := cmd.Flags()
@@ -94,7 +93,8 @@ runs' 99th percentiles. Cells that take minutes (idle, hold) run only when named
 	f.DurationVar(&b.duration, "duration", 3*time.Second, "measured time of a run, where a cell counts calls")
 	f.DurationVar(&b.window, "window", 60*time.Second, "length of a CPU reading")
 	f.StringVar(&b.dir, "dir", "", "folder for the clusters' data (default a temporary one)")
-	f.StringVarP(&output, "output", "o", "table", "table or json (one line a cell)")
+	f.StringVarP(&a.output, "output", "o", "", "json prints a line for each cell")
+	cmd.AddCommand(benchWorkerCommand())
 	return cmd
 }
 
@@ -137,7 +137,7 @@ func (b *bench) measure(ctx context.Context, cells []benchCell, runs int, output
 		defer os.RemoveAll(dir)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if output == "table" {
+	if output == "" {
 		fmt.Fprintln(table, "CELL\tPER S\tP50\tP99\tCPU\tRSS\tRUNS\tWHAT")
 	}
 	for _, c := range cells {

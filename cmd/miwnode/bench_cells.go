@@ -193,7 +193,7 @@ func grantSeen(ctx context.Context, n *node.Node, key string) (at <-chan time.Ti
 	go func() {
 		err := waitFor(ctx, n, fsm.LeaseTopic(key), func(v *fsm.View) bool {
 			l, ok := v.Lease(key)
-			return ok && l.InstanceID == n.InstanceID()
+			return ok && l.Who.InstanceID == n.InstanceID()
 		})
 		if err == nil {
 			seen <- time.Now()
@@ -252,7 +252,7 @@ func benchDrain(ctx context.Context, b *bench) (load.Row, error) {
 	return b.inCluster(ctx, func(c *benchCluster) (load.Row, error) {
 		const singletons = 100
 		life, stop := context.WithCancel(ctx)
-		watch := newObserver(singletons)
+		watch := newStamps()
 		var runners sync.WaitGroup
 		defer runners.Wait()
 		defer stop()
@@ -260,16 +260,18 @@ func benchDrain(ctx context.Context, b *bench) (load.Row, error) {
 		for _, n := range []*node.Node{victim, c.follower(1), c.nodes[c.leader]} {
 			for i := range singletons {
 				key := "bench/drain/" + strconv.Itoa(i)
-				r := coord.NewRunner(n, key, func(ctx context.Context, _ *coord.Lease) error {
-					watch.started(key, n.ID())
-					<-ctx.Done()
-					watch.ended(key)
+				r := coord.NewRunner(n, key, func(ctx context.Context, l *coord.Lease) error {
+					defer watch.begin(key, n.ID())()
+					select {
+					case <-l.Draining():
+					case <-ctx.Done():
+					}
 					return nil
-				}, coord.WithDrain(func(end context.CancelFunc) { end() }))
+				})
 				runners.Go(func() { _ = r.Run(life) })
 			}
 			if n == victim {
-				if err := watch.wait(ctx, func() bool { return watch.running(victim.ID()) == singletons }); err != nil {
+				if err := watch.wait(ctx, func(by map[string]int) bool { return by[victim.ID()] == singletons }); err != nil {
 					return load.Row{}, err
 				}
 			}
@@ -293,8 +295,69 @@ func benchDrain(ctx context.Context, b *bench) (load.Row, error) {
 		if err != nil {
 			return load.Row{}, err
 		}
-		err = watch.wait(ctx, func() bool { return watch.running("") == singletons && watch.running(victim.ID()) == 0 })
-		row := load.Row{P50: load.MS(time.Since(begin)), Overlap: watch.overlaps()}
+		err = watch.wait(ctx, func(by map[string]int) bool {
+			return by[victim.ID()] == 0 && by[c.follower(1).ID()]+by[c.nodes[c.leader].ID()] == singletons
+		})
+		row := load.Row{P50: load.MS(time.Since(begin)), Overlap: watch.overlaps}
 		return row, err
 	})
+}
+
+// stamps is one observer of many runs: it knows who runs what, and whether two
+// ever ran one key at once.
+type stamps struct {
+	mu       sync.Mutex
+	owner    map[string]string // by key
+	by       map[string]int    // runs by owner
+	overlaps int
+	changed  chan struct{}
+}
+
+func newStamps() *stamps {
+	return &stamps{owner: map[string]string{}, by: map[string]int{}, changed: make(chan struct{}, 1)}
+}
+
+// begin notes a start; what it returns notes the end.
+func (s *stamps) begin(key, owner string) (end func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.owner[key] != "" {
+		s.overlaps++
+	}
+	s.owner[key] = owner
+	s.by[owner]++
+	s.poke()
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.owner[key] == owner {
+			s.owner[key] = ""
+		}
+		s.by[owner]--
+		s.poke()
+	}
+}
+
+func (s *stamps) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wait returns once until is true of the numbers of runs by owner.
+func (s *stamps) wait(ctx context.Context, until func(by map[string]int) bool) error {
+	for {
+		s.mu.Lock()
+		done := until(s.by)
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-s.changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
