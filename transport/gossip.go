@@ -63,7 +63,8 @@ func (t *Transport) readPackets() {
 	}
 }
 
-// FinalAdvertiseAddr implements memberlist.Transport. What memberlist was configured with goes first.
+// FinalAdvertiseAddr implements memberlist.Transport. An address that memberlist was configured with goes first; a port alone (its default is one) does not
+// count.
 func (g *gossipLayer) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
 	t := g.layer.t
 	host, p, err := net.SplitHostPort(t.advertise)
@@ -73,7 +74,7 @@ func (g *gossipLayer) FinalAdvertiseAddr(ip string, port int) (net.IP, int, erro
 	if ip != "" {
 		host = ip
 	}
-	if port <= 0 {
+	if ip == "" || port <= 0 {
 		if port, err = strconv.Atoi(p); err != nil {
 			return nil, 0, fmt.Errorf("advertised port: %w", err)
 		}
