@@ -37,6 +37,8 @@ type RPC struct {
 	CAFile   string `json:"ca_file,omitempty"`
 	CertFile string `json:"cert_file,omitempty"`
 	KeyFile  string `json:"key_file,omitempty"`
+	// GossipKey is the node's: peers with another one, or with one where this has none, turn the greeting away.
+	GossipKey []byte `json:"gossip_key,omitempty"`
 }
 
 // Peer is another node.

@@ -26,7 +26,7 @@ func closeRPC(ctx context.Context, s Session) error {
 	if len(r.Peers) == 0 {
 		return errors.New("no peer is known")
 	}
-	cfg := transport.Config{Identity: func() transport.Identity {
+	cfg := transport.Config{GossipKey: r.GossipKey, Identity: func() transport.Identity {
 		return transport.Identity{ClusterID: r.ClusterID, NodeID: r.NodeID, Boot: r.Boot, Nonce: r.Nonce, Addr: r.Addr}
 	}}
 	if r.CAFile != "" || r.CertFile != "" || r.KeyFile != "" {

@@ -23,9 +23,6 @@ func CloseOnce(ctx context.Context, s Session) error {
 	return c(ctx, s)
 }
 
-// MethodCloseCrashed is the number that the rpc closer calls.
-const MethodCloseCrashed = methodCloseCrashed
-
 // Stat is what ParseStat finds.
 type Stat struct {
 	PID, PPID, PGID, SID int
