@@ -61,7 +61,7 @@ func (f *feeder) feed(ctx context.Context, id string) {
 // session is how the guard closes the node's session: through any peer, in the
 // node's name. A node without peers has nobody whom its death could help.
 func (f *feeder) session(id string) *guard.Session {
-	rpc := &guard.RPC{ClusterID: f.n.ClusterID(), NodeID: f.n.ID(), Boot: f.n.Boot(), Nonce: f.n.Nonce(), Addr: f.n.Addr()}
+	rpc := &guard.RPC{ClusterID: f.n.ClusterID(), NodeID: f.n.ID(), Boot: f.n.Boot(), Nonce: f.n.Nonce(), Addr: f.n.Addr(), GossipKey: f.cfg.node.GossipKey}
 	for _, m := range f.n.Members() {
 		switch {
 		case m.NodeID == f.n.ID():
