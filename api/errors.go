@@ -28,6 +28,7 @@ var statuses = map[string]int{
 	"not_ready":         http.StatusServiceUnavailable,
 	"closing":           http.StatusServiceUnavailable,
 	"uncertain":         http.StatusGatewayTimeout,
+	"internal":          http.StatusInternalServerError,
 }
 
 // errorAnswer is the body of every refusal.
