@@ -24,7 +24,7 @@ const (
 	gossipSuspicion      = 4
 	gossipSuspicionMax   = 3
 	gossipReclaim        = 30 * time.Second
-	gossipLeaveTimeout   = 500 * time.Millisecond
+	gossipLeaveTimeout   = 200 * time.Millisecond
 	gossipRejoinInterval = 15 * time.Second
 )
 

@@ -17,10 +17,10 @@ var (
 )
 
 const (
-	drainMarkLimit = time.Second     // to mark the instance draining
-	closeLimit     = 2 * time.Second // to close the session
-	leftoverLimit  = 5 * time.Second // to kill and await what an earlier start left
-	runsSayAfter   = 10 * time.Second
+	drainMarkPatience = 500 * time.Millisecond // to mark the instance draining before its runs are waited for
+	leaveLimit        = 2 * time.Second        // to hand over leadership and close the session
+	leftoverLimit     = 5 * time.Second        // to kill and await what an earlier start left
+	runsSayAfter      = 10 * time.Second
 )
 
 // background runs the node's long goroutines.
@@ -138,36 +138,50 @@ func (n *Node) leave(ctx context.Context) {
 	if n.ident.clusterID() == "" {
 		return
 	}
-	n.markDraining(base)
-	if !n.awaitRuns() {
+	marking, marked := context.WithCancel(base)
+	done := n.markDraining(marking)
+	returned := n.awaitRuns()
+	marked()
+	<-done
+	if !returned {
 		return
 	}
+	limit, cancel := context.WithTimeout(base, leaveLimit)
+	defer cancel()
 	if _, leads := n.raft.leading(); leads {
-		limit, cancel := context.WithTimeout(base, stepDownLimit)
 		if err := n.raft.transfer(limit, ""); err != nil {
 			n.log.Info("leadership not handed over", "why", err)
 		}
-		cancel()
 	}
-	limit, cancel := context.WithTimeout(base, closeLimit)
-	defer cancel()
 	if err := n.lease.closeSession(limit); err != nil {
 		n.log.Warn("session not closed; it runs out by itself", "err", err)
 	}
 	n.members.leaveGossip()
 }
 
-// markDraining has everybody see that the instance takes nothing new.
-func (n *Node) markDraining(ctx context.Context) {
+// markDraining has everybody see that the instance takes nothing new. It waits
+// a little for that; without a leader it goes on trying until ctx ends, and
+// closes done then.
+func (n *Node) markDraining(ctx context.Context) (done <-chan struct{}) {
+	ended := make(chan struct{})
 	if _, ok := n.View().Instance(n.ident.instanceID); !ok {
-		return
+		close(ended)
+		return ended
 	}
-	limit, cancel := context.WithTimeout(ctx, drainMarkLimit)
-	defer cancel()
-	_, err := n.Submit(limit, &fsm.MarkInstance{InstanceId: n.ident.instanceID, Mark: fsm.MarkDrain, Reason: "node is leaving", By: n.ident.id})
-	if err != nil {
-		n.log.Info("not marked as draining", "err", err)
+	go func() {
+		defer close(ended)
+		_, err := n.Submit(ctx, &fsm.MarkInstance{InstanceId: n.ident.instanceID, Mark: fsm.MarkDrain, Reason: "node is leaving", By: n.ident.id})
+		if err != nil {
+			n.log.Info("not marked as draining", "err", err)
+		}
+	}()
+	patience := time.NewTimer(drainMarkPatience)
+	defer patience.Stop()
+	select {
+	case <-ended:
+	case <-patience.C:
 	}
+	return ended
 }
 
 // awaitRuns waits until all runs have returned, for as long as that takes. It

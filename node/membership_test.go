@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +53,21 @@ func memberEvents(c *nodetest.Cluster, i int, id string) (changes []fsm.EventTyp
 		}
 	}
 	return changes
+}
+
+// aside moves a data folder away, back puts it in its place again.
+func aside(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Rename(dir, dir+".aside"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func back(t *testing.T, dir string) {
+	t.Helper()
+	if err := errors.Join(os.RemoveAll(dir), os.Rename(dir+".aside", dir)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // What one node alone acknowledges, and what three do, is there after all have
@@ -206,7 +222,7 @@ func TestNode_Leave(t *testing.T) {
 
 // A wiped node comes back as a new one, or under its old ID as a learner whose
 // former vote does not count.
-func TestScenario(t *testing.T) {
+func TestScenario_Membership(t *testing.T) {
 	t.Run("B-75_a_wiped_node_never_founds_again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := nodetest.New(t, nodetest.Config{Nodes: 3, Seed: 75})

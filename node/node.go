@@ -187,6 +187,12 @@ func (n *Node) Run(ctx context.Context) error {
 	n.closeNow()
 	n.life.running.Store(false)
 	n.setReady(errStopped)
+	// Nobody is left to talk to, and a part that waits for a peer must not keep
+	// the others from stopping.
+	bg.cancel(errStopped)
+	if n.trans.Load() != nil {
+		_ = n.unbind()
+	}
 	for i := started - 1; i >= 0; i-- {
 		if s := steps[i]; s.stop != nil {
 			if serr := s.stop(); serr != nil && !killed {

@@ -42,10 +42,8 @@ func openStore(f *folder, mustExist bool, seams *Seams, fatal func(error)) (s *s
 	}
 	path := f.path(raftFile)
 	if err := checkBolt(path); err != nil {
-		if errors.Is(err, os.ErrNotExist) && !mustExist {
-			err = nil
-		}
-		if err != nil {
+		// A first start that was cut off may have left an empty file.
+		if none := errors.Is(err, os.ErrNotExist) || errors.Is(err, errEmpty); !none || mustExist {
 			return nil, damaged("%s: %v; this node's log is lost: remove the folder and join again as a new node", raftFile, err)
 		}
 	}
@@ -169,6 +167,8 @@ func (s *store) stableSeam(key []byte) func() error {
 	return func() error { return s.seams.StableStore(string(key)) }
 }
 
+var errEmpty = errors.New("empty")
+
 // checkBolt holds the size of a bolt file against what its newest valid meta
 // page says is in use. Bolt maps the file, and reading a page that is no
 // longer there would end the process with SIGBUS.
@@ -186,7 +186,7 @@ func checkBolt(path string) error {
 		return errors.New("not a regular file")
 	}
 	if st.Size() == 0 {
-		return errors.New("empty")
+		return errEmpty
 	}
 	const (
 		pageHeader = 16
