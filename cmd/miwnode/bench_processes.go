@@ -67,8 +67,10 @@ func (b *bench) startProcesses(ctx context.Context, args ...string) (*benchProce
 func (c *benchProcesses) start(ctx context.Context, i int) (*benchProcess, error) {
 	p := &benchProcess{dir: filepath.Join(c.dir, strconv.Itoa(i))}
 	args := []string{
-		"start", "--data-dir", p.dir, "--bind", c.addrs[i], "--api", "off", "--bootstrap-expect", "3",
-		"--join", strings.Join(c.addrs, ","), "--log-level", "error",
+		"start", "--data-dir", p.dir, "--bind", c.addrs[i], "--api", "off", "--bootstrap-expect", "3", "--log-level", "error",
+	}
+	for _, addr := range c.addrs {
+		args = append(args, "--join", addr)
 	}
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), c.b.self, append(args, c.args...)...)
 	p.cmd.Stderr = os.Stderr
