@@ -142,13 +142,7 @@ func (g *gossipLayer) DialAddressTimeout(addr memberlist.Address, timeout time.D
 	if g.layer.isShut() {
 		return nil, ErrClosed
 	}
-	ctx, cancel := context.WithTimeout(g.layer.t.ctx, timeout)
-	defer cancel()
-	s, err := g.layer.t.dial(ctx, KindGossip, addr.Addr, addr.Name, g.layer)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return g.layer.dial(addr.Addr, addr.Name, timeout)
 }
 
 // Shutdown implements memberlist.Transport.

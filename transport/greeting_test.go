@@ -122,11 +122,13 @@ func TestRefusals(t *testing.T) {
 			byX:      "the caller speaks plain, this node needs TLS",
 		},
 		{
-			name:     "TLS stranger at a plain port",
-			stranger: func(t *testing.T, s setting) *member { return listen(t, s.net, "x", withTLS(certificate(t, s.ca, "x"))) },
-			want:     transport.RefusedPlain,
-			byGood:   "the caller speaks TLS, this node has none",
-			byX:      "this node speaks TLS, the other has none",
+			name: "TLS stranger at a plain port",
+			stranger: func(t *testing.T, s setting) *member {
+				return listen(t, s.net, "x", withTLS(certificate(t, s.ca, "x")))
+			},
+			want:   transport.RefusedPlain,
+			byGood: "the caller speaks TLS, this node has none",
+			byX:    "this node speaks TLS, the other has none",
 		},
 		{
 			name: "certificate of another authority",

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"cmp"
+	"context"
 	"net"
 	"sync"
 	"time"
@@ -74,4 +76,15 @@ func (l *layer) offer(s *stream, limit time.Duration) {
 	case <-timer.C:
 		_ = s.Close()
 	}
+}
+
+// dial opens a stream of the layer's kind; a timeout of 0 leaves it at the limit of the greeting.
+func (l *layer) dial(addr, want string, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(l.t.ctx, cmp.Or(timeout, greetTimeout))
+	defer cancel()
+	s, err := l.t.dial(ctx, l.kind, addr, want, l)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
 }

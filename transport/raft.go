@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"time"
@@ -45,7 +44,6 @@ func (r *raftLayer) Addr() net.Addr { return nodeAddr(r.layer.t.cfg.Identity().N
 
 // Dial implements raft.StreamLayer.
 func (r *raftLayer) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	t := r.layer.t
 	if r.layer.isShut() {
 		return nil, ErrClosed
 	}
@@ -53,16 +51,7 @@ func (r *raftLayer) Dial(id raft.ServerAddress, timeout time.Duration) (net.Conn
 	if err != nil {
 		return nil, fmt.Errorf("find node %s: %w", id, err)
 	}
-	ctx, cancel := t.ctx, context.CancelFunc(func() {})
-	if timeout > 0 {
-		ctx, cancel = context.WithTimeout(t.ctx, timeout)
-	}
-	defer cancel()
-	s, err := t.dial(ctx, KindRaft, addr, string(id), r.layer)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return r.layer.dial(addr, string(id), timeout)
 }
 
 // nodeAddr is a node ID as a net.Addr.
