@@ -95,6 +95,8 @@ type simLife struct {
 	done   chan struct{}      // Run has returned
 	err    error              // of Run, after done
 	once   sync.Once
+	// leaving: told to end gracefully. Guarded by simCluster.mu.
+	leaving bool
 }
 
 var _ jepsen.Cluster = (*simCluster)(nil)
@@ -181,6 +183,15 @@ func (s *simCluster) Start(name string, newAddress bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sn := s.nodes[name]
+	if l := sn.life; l != nil && l.leaving && s.ctx.Err() == nil {
+		s.wg.Go(func() { // as a supervisor does: once the process has ended
+			<-l.done
+			if err := s.Start(name, newAddress); err != nil {
+				s.r.Notef(name, "%v", err)
+			}
+		})
+		return nil
+	}
 	if sn.life != nil || s.ctx.Err() != nil {
 		return nil
 	}
@@ -259,8 +270,7 @@ func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
 		return s.work.Do(ctx, l.proc, sn.name, key, lease.Token(), l.dead, lease.Valid)
 	}, func(c *coord.RunnerConfig) {
 		c.Stuck.Exit = func(int) {
-			s.r.Notef(sn.name, "exits: %s would not stop", key)
-			s.end(sn, l, "exit")
+			s.exit(sn, l, key)
 		}
 	})
 	s.wg.Go(func() {
@@ -274,6 +284,25 @@ func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
 			}
 		}()
 		_ = run.Run(ctx)
+	})
+}
+
+// exit is the end of a process whose work would not stop; as a supervisor
+// would, the cluster starts it again soon.
+func (s *simCluster) exit(sn *simNode, l *simLife, key string) {
+	healed := s.r.Fault("exit", []string{sn.name}, sn.name+" ends itself: "+key+" would not stop")
+	s.end(sn, l, "exit")
+	s.wg.Go(func() {
+		defer healed()
+		t := time.NewTimer(2 * time.Second)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			if err := s.Start(sn.name, false); err != nil {
+				s.r.Notef(sn.name, "%v", err)
+			}
+		case <-s.ctx.Done():
+		}
 	})
 }
 
@@ -341,10 +370,19 @@ func (s *simCluster) resume(sn *simNode) {
 // and must do so within bounds.
 func (s *simCluster) Leave(_ context.Context, name string) error {
 	s.resume(s.node(name))
-	if l := s.lifeOf(name); l != nil {
-		l.cancel()
-		s.wg.Go(func() { s.leaves(name, l) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.nodes[name].life
+	if l == nil || l.leaving {
+		return nil
 	}
+	l.leaving = true
+	l.cancel()
+	healed := s.r.Fault("leaving", []string{name}, "leaving "+name)
+	s.wg.Go(func() {
+		defer healed()
+		s.leaves(name, l)
+	})
 	return nil
 }
 

@@ -44,6 +44,10 @@ type Client struct {
 	stream *Stream
 	life   int // sessions opened so far
 	late   []releaseArgs
+	// unsettled are releases without an answer. Their keys are not asked for:
+	// the same holder would be given the same grant again if the release has not
+	// been applied yet, and lose it under its feet when it is.
+	unsettled map[string]releaseArgs
 }
 
 type releaseArgs struct {
@@ -195,6 +199,10 @@ func (c *Client) keepAlive(ctx context.Context, s *session) {
 
 // own tries to get key, works under it for a while, and gives it back.
 func (c *Client) own(ctx context.Context, s *session, key string) {
+	if r, ok := c.unsettled[key]; ok && r.session == s.id {
+		c.release(ctx, r)
+		return
+	}
 	node, e := c.via()
 	if e == nil {
 		return
@@ -261,9 +269,23 @@ func (c *Client) release(ctx context.Context, r releaseArgs) {
 	defer cancel()
 	p := c.stream.Call(Op{Node: node, Kind: KindRelease, Key: r.key, Token: r.token})
 	err := e.Release(dctx, r.key, r.token, r.session)
-	settle(p, err, 0, 0)
-	if err != nil && !errors.Is(err, fsm.ErrStaleToken) && !errors.Is(err, fsm.ErrSessionExpired) || err == nil && c.Rng.IntN(4) == 0 {
+	switch settle(p, err, 0, 0) {
+	case Uncertain:
+		if c.unsettled == nil {
+			c.unsettled = map[string]releaseArgs{}
+		}
+		c.unsettled[r.key] = r
 		c.late = append(c.late, r)
+		return
+	case Failed:
+		return // as it was before
+	case OK:
+		if c.Rng.IntN(4) == 0 {
+			c.late = append(c.late, r)
+		}
+	}
+	if c.unsettled[r.key] == r {
+		delete(c.unsettled, r.key)
 	}
 }
 
@@ -291,17 +313,20 @@ func (c *Client) close(ctx context.Context, s *session) {
 }
 
 // settle ends p as err says: done, refused, surely not applied, or uncertain.
-func settle(p *Pending, err error, got, heldBy uint64) {
-	code := fsm.CodeOf(err)
-	switch code {
+func settle(p *Pending, err error, got, heldBy uint64) Outcome {
+	switch code := fsm.CodeOf(err); code {
 	case fsm.CodeDone:
 		p.OK(got)
+		return OK
 	case fsm.CodeNoQuorum, fsm.CodeNotReady, fsm.CodeClosing, fsm.CodeOverloaded:
 		p.Failed(code.String())
+		return Failed
 	case fsm.CodeUncertain, fsm.CodeInternal: // a bare context error has no code
 		p.Uncertain(code.String())
+		return Uncertain
 	default:
 		p.Refused(code.String(), heldBy)
+		return Refused
 	}
 }
 
