@@ -20,7 +20,7 @@ func TestProcess_NodeKilled(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			var all []time.Duration
-			for range 5 {
+			for range pick(2, 5) {
 				srv := newCloserServer(t, "closed")
 				n := startNode(t, dir)
 				n.tell(t, srv.feed(10*time.Second))
@@ -121,11 +121,11 @@ func TestProcess_GuardTerminated(t *testing.T) {
 func TestProcess_NodeStopped(t *testing.T) {
 	srv := newCloserServer(t, "closed")
 	n := startNode(t, t.TempDir())
-	n.tell(t, order{Feed: &feedOrder{Stop: 300 * time.Millisecond, Kill: 600 * time.Millisecond, TTL: time.Second, Session: "s1", Socket: srv.path}})
-	fed := guard.BootTime()
+	n.tell(t, srv.feed(10*time.Second))
 	n.tell(t, order{Spawn: childArgv("ignore-term", "+", "name=session", "setsid", "ignore-term")})
 	all := n.out.ups(t, 2)
 	child, grandchild := all["child"], all["session"]
+	fed := n.lastFeed(t, srv, 300*time.Millisecond, 600*time.Millisecond)
 	n.kill(t, syscall.SIGSTOP)
 	child.awaitGone(t, "command")
 	grandchild.awaitGone(t, "grandchild")
@@ -215,12 +215,14 @@ func watchIfAlive(t *testing.T, pid int) {
 // Ensure a stopped guard does not leave commands running when the node is cut off: the node sees that it does not answer.
 func TestProcess_GuardStopped(t *testing.T) {
 	n := startNode(t, "")
-	n.tell(t, order{Feed: &feedOrder{Stop: 200 * time.Millisecond, Kill: 400 * time.Millisecond}})
+	srv := newCloserServer(t, "closed")
+	n.tell(t, srv.feed(10*time.Second))
 	n.tell(t, order{Spawn: childArgv("ignore-term", "+", "name=session", "setsid")})
 	all := n.out.ups(t, 2)
 	child, grandchild := all["child"], all["session"]
-	n.send(t, order{Wait: child.pid})
+	n.lastFeed(t, srv, 1500*time.Millisecond, 1600*time.Millisecond)
 	n.guard.kill(t, syscall.SIGSTOP)
+	n.send(t, order{Wait: child.pid})
 	if e := n.event(t); e.Status.Reason != guard.ReasonGuardDied {
 		t.Errorf("status %+v, want that the guard died", e.Status)
 	}
@@ -233,9 +235,9 @@ func TestProcess_GuardStopped(t *testing.T) {
 func TestProcess_PipeEndsNodeLives(t *testing.T) {
 	srv := newCloserServer(t, "closed")
 	n := startNode(t, t.TempDir())
-	n.tell(t, order{Feed: &feedOrder{Stop: 400 * time.Millisecond, Kill: 500 * time.Millisecond, TTL: time.Minute, Session: "s1", Socket: srv.path}})
-	fed := guard.BootTime()
+	n.tell(t, srv.feed(10*time.Second))
 	child := n.child(t, "ignore-term")
+	fed := n.lastFeed(t, srv, 400*time.Millisecond, 500*time.Millisecond)
 	n.tell(t, order{Become: []string{"/bin/sh", "-c", "while :; do read x </dev/zero; done"}})
 	child.awaitGone(t, "command")
 	if took := guard.BootTime() - fed; took < 400*time.Millisecond {

@@ -327,6 +327,23 @@ func (s *closerServer) feed(ttl time.Duration) order {
 	return order{Feed: &feedOrder{Stop: time.Minute, Kill: time.Minute, TTL: ttl, Session: "s1", Socket: s.path}}
 }
 
+// lastFeed feeds the node's guard and returns when the guard has it: what the node could still do is done. It says when it was.
+func (n *node) lastFeed(t *testing.T, s *closerServer, stop, kill time.Duration) time.Duration {
+	t.Helper()
+	at := guard.BootTime()
+	n.tell(t, order{Feed: &feedOrder{Stop: stop, Kill: kill, TTL: time.Minute, Session: "s1", Socket: s.path}})
+	n.ask(t, order{Spawn: []string{"true"}}) // it answers in order
+	return at
+}
+
+// pick is short for fewer rounds where time is short.
+func pick(short, long int) int {
+	if testing.Short() {
+		return short
+	}
+	return long
+}
+
 // logWriter sends what processes write to stderr to the test's log.
 func logWriter(t *testing.T) *os.File {
 	t.Helper()

@@ -1,0 +1,5 @@
+//go:build linux && race
+
+package guard_test
+
+const raceEnabled = true
