@@ -98,6 +98,8 @@ func (c *fakeCluster) addNode(i int, boot uint64, opts ...fakeOption) *fakeNode 
 		n.clock = tc
 	}
 	n.lease = newLeaseSide(cfg)
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.nodes = append(c.nodes, n)
 	return n
 }
@@ -348,10 +350,15 @@ func (n *fakeNode) apply(ctx context.Context, data []byte) (*fsm.Outcome, error)
 
 func (n *fakeNode) call(ctx context.Context, nodeID string, m transport.Method, req, resp proto.Message) error {
 	var to *fakeNode
+	n.c.mu.Lock()
 	for _, o := range n.c.nodes {
 		if o.id == nodeID {
 			to = o
 		}
+	}
+	n.c.mu.Unlock()
+	if to == nil {
+		return notSent{errors.New("no such node")}
 	}
 	leg := func(from, to *fakeNode) error {
 		n.c.mu.Lock()

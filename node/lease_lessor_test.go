@@ -72,6 +72,16 @@ func (b *lessorBench) duty(_ context.Context, _ uint64, ops ...fsm.Op) ([]*fsm.R
 
 func (b *lessorBench) setFail(err error) { b.mu.Lock(); b.fail = err; b.mu.Unlock() }
 
+func (b *lessorBench) entries() uint64 { b.mu.Lock(); defer b.mu.Unlock(); return b.index }
+func (b *lessorBench) tries() int      { b.mu.Lock(); defer b.mu.Unlock(); return b.tried }
+
+// sizes are those of the lessor's memory.
+func (b *lessorBench) sizes() (sessions, places int) {
+	b.l.mu.Lock()
+	defer b.l.mu.Unlock()
+	return len(b.l.sessions), len(b.l.queue)
+}
+
 // elect starts a reign.
 func (b *lessorBench) elect(term uint64) {
 	b.depose()
@@ -197,10 +207,10 @@ func TestLessor_NoRenewalWhileExpiring(t *testing.T) {
 		if got := b.renew(1, "s"); got != expiring {
 			t.Errorf("renewal: %v, want expiring", got)
 		}
-		tried := b.tried
+		before := b.tries()
 		time.Sleep(time.Second)
-		if b.tried < tried+5 {
-			t.Errorf("proposed %d times in a second, want again and again", b.tried-tried)
+		if n := b.tries() - before; n < 5 {
+			t.Errorf("proposed %d times in a second, want again and again", n)
 		}
 		b.setFail(nil)
 		time.Sleep(time.Second)
@@ -219,6 +229,7 @@ func TestLessor_DecisionOfAnEarlierTerm(t *testing.T) {
 		b.open("s", 6*time.Second)
 		b.setFail(fsm.ErrUncertain) // the proposal hangs somewhere
 		time.Sleep(6500 * time.Millisecond)
+		b.depose()
 		b.setFail(nil)
 		b.elect(2)
 		if got := b.renew(2, "s"); got != renewed {
@@ -371,19 +382,19 @@ func TestLessor_ManySessions(t *testing.T) {
 				}
 			}
 		}
-		if n := len(b.l.queue); n != 10000 {
+		if _, n := b.sizes(); n != 10000 {
 			t.Errorf("%d places in the queue for 10000 sessions", n)
 		}
-		index := b.index
+		index := b.entries()
 		time.Sleep(7 * time.Second)
-		if n := b.index - index; n != 10 {
+		if n := b.entries() - index; n != 10 {
 			t.Errorf("%d entries to expire 10000 sessions, want 10 of %d", n, dutyBatch)
 		}
 		for range b.machine.View().Sessions() {
 			t.Fatal("sessions are left")
 		}
-		if len(b.l.sessions) != 0 || len(b.l.queue) != 0 {
-			t.Errorf("%d sessions and %d places are left in memory", len(b.l.sessions), len(b.l.queue))
+		if sessions, places := b.sizes(); sessions != 0 || places != 0 {
+			t.Errorf("%d sessions and %d places are left in memory", sessions, places)
 		}
 	})
 }

@@ -163,6 +163,7 @@ func TestSlots_NothingLeft(t *testing.T) {
 			drop()
 			drop()
 		}
+		synctest.Wait()
 		if len(s.claims) != 0 || len(s.taken) != 0 || len(s.runsOf) != 0 || len(s.strays) != 0 {
 			t.Errorf("left: %d claims, %d slots, %d runs, %d strays", len(s.claims), len(s.taken), len(s.runsOf), len(s.strays))
 		}
