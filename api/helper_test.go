@@ -65,17 +65,28 @@ type site struct {
 	node api.Node
 	url  string
 	http *http.Client
+	srv  *httptest.Server
 }
 
 func serve(t *testing.T, n api.Node, opts ...api.Option) *site {
 	t.Helper()
-	srv := httptest.NewServer(api.Handler(n, opts...))
+	return serveHandler(t, n, api.Handler(n, opts...))
+}
+
+func serveHandler(t *testing.T, n api.Node, h http.Handler) *site {
+	t.Helper()
+	srv := httptest.NewServer(h)
 	t.Cleanup(func() {
 		srv.CloseClientConnections()
 		srv.Close()
 	})
-	return &site{t: t, node: n, url: srv.URL, http: srv.Client()}
+	return &site{t: t, node: n, url: srv.URL, http: srv.Client(), srv: srv}
 }
+
+// breakStreams cuts every connection.
+func (s *site) breakStreams() { s.srv.CloseClientConnections() }
+
+func asError[T error](err error, into *T) bool { return errors.As(err, into) }
 
 // answer is what came back.
 type answer struct {

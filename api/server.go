@@ -12,6 +12,8 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -66,133 +68,205 @@ func (c ServerConfig) tcp() bool { return c.Listen != "" && c.Listen != "off" }
 
 // Server serves one node's API on a unix socket and a TCP address.
 type Server struct {
-	servers   []*http.Server
-	listeners []net.Listener
-	addr      string
-	socket    string
-	hangUp    context.CancelFunc
+	cfg    ServerConfig
+	log    *slog.Logger
+	base   context.Context // of every call
+	hangUp context.CancelFunc
+
+	unix, tcp *endpoint // nil: none
+	addr      atomic.Pointer[string]
 }
 
-// NewServer checks cfg and binds what it names; Run serves it. The node's data
-// folder must be locked by then: it is what makes a socket in it stale.
+// endpoint is one listener and what is served on it.
+type endpoint struct {
+	server   *http.Server
+	listener net.Listener // nil: not bound yet
+}
+
+// NewServer checks cfg and binds what it names; Run serves it. A TCP port that
+// is taken is no error: Run tries it again. The node's data folder must be
+// locked by then: that is what makes a socket in it stale.
 func NewServer(n Node, cfg ServerConfig) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	log := cfg.Logger
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+	s := &Server{cfg: cfg, log: cfg.Logger}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
 	}
-	base, hangUp := context.WithCancel(context.Background())
-	s := &Server{hangUp: hangUp}
-	add := func(l net.Listener, h http.Handler) {
-		s.listeners = append(s.listeners, l)
-		s.servers = append(s.servers, &http.Server{
-			Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-			BaseContext: func(net.Listener) context.Context { return base },
-			ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		})
-	}
-	if cfg.Socket != "" {
-		l, err := listenUnix(cfg.Socket)
-		if err != nil {
-			hangUp()
-			return nil, err
-		}
-		s.socket = cfg.Socket
-		add(l, Handler(n, WithLogger(log)))
-	}
-	if cfg.tcp() {
-		l, h, err := listenTCP(n, cfg, log)
-		if err != nil {
-			hangUp()
-			s.close()
-			return nil, err
-		}
-		s.addr = l.Addr().String()
-		add(l, h)
+	s.base, s.hangUp = context.WithCancel(context.Background())
+	if err := s.bind(n); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// Addr is the bound TCP host:port, "" without one.
-func (s *Server) Addr() string { return s.addr }
+func (s *Server) bind(n Node) error {
+	if s.cfg.Socket != "" {
+		l, err := listenUnix(s.cfg.Socket)
+		if err != nil {
+			return err
+		}
+		s.unix = &endpoint{s.server(Handler(n, WithLogger(s.log))), l}
+	}
+	if s.cfg.tcp() {
+		h, err := s.tcpHandler(n)
+		if err != nil {
+			return err
+		}
+		s.tcp = &endpoint{server: s.server(h)}
+		if err := s.listenTCP(); err != nil && !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Server) server(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return s.base },
+		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// Addr is the bound TCP host:port, "" while there is none.
+func (s *Server) Addr() string {
+	if addr := s.addr.Load(); addr != nil {
+		return *addr
+	}
+	return ""
+}
 
 // Close gives back what NewServer bound, for a server that is not run.
 func (s *Server) Close() error {
 	s.hangUp()
-	s.close()
+	for _, e := range []*endpoint{s.unix, s.tcp} {
+		if e != nil && e.listener != nil {
+			_ = e.listener.Close()
+		}
+	}
+	if s.unix != nil {
+		return os.Remove(s.cfg.Socket)
+	}
 	return nil
 }
 
 // Run serves until ctx ends, lets calls that are under way finish for at most
 // two seconds, and returns. Waiting acquires and event streams are cut off.
 func (s *Server) Run(ctx context.Context) error {
-	failed := make(chan error, len(s.servers))
-	var wg sync.WaitGroup
-	for i, srv := range s.servers {
-		wg.Go(func() {
-			if err := srv.Serve(s.listeners[i]); !errors.Is(err, http.ErrServerClosed) {
-				failed <- fmt.Errorf("serve the API on %s: %w", s.listeners[i].Addr(), err)
-			}
-		})
+	failed := make(chan error, 2)
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var serving, closing sync.WaitGroup
+	if s.unix != nil {
+		serving.Go(func() { failed <- s.unix.serve() })
+	}
+	if s.tcp != nil {
+		serving.Go(func() { failed <- s.serveTCP(stop) })
 	}
 	var err error
 	select {
 	case <-ctx.Done():
 	case err = <-failed:
 	}
-	grace, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-	defer cancel()
+	cancel()
 	s.hangUp()
-	for _, srv := range s.servers {
-		wg.Go(func() {
-			if srv.Shutdown(grace) != nil {
-				_ = srv.Close()
+	grace, done := context.WithTimeout(context.Background(), 2*time.Second)
+	defer done()
+	for _, e := range []*endpoint{s.unix, s.tcp} {
+		if e == nil {
+			continue
+		}
+		closing.Go(func() {
+			if e.server.Shutdown(grace) != nil {
+				_ = e.server.Close()
 			}
 		})
 	}
-	wg.Wait()
-	s.close()
+	closing.Wait()
+	serving.Wait()
+	if s.unix != nil {
+		_ = os.Remove(s.cfg.Socket) // a socket that is left is stale and will be replaced
+	}
 	return err
 }
 
-func (s *Server) close() {
-	for _, l := range s.listeners {
-		_ = l.Close()
+// serve returns nil after Shutdown.
+func (e *endpoint) serve() error {
+	if err := e.server.Serve(e.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the API on %s: %w", e.listener.Addr(), err)
 	}
-	if s.socket != "" {
-		_ = os.Remove(s.socket)
-	}
+	return nil
 }
 
-func listenTCP(n Node, cfg ServerConfig, log *slog.Logger) (net.Listener, http.Handler, error) {
-	opts := []Option{WithLogger(log)}
-	if cfg.TokenFile != "" {
-		token, err := ReadToken(cfg.TokenFile)
+// serveTCP waits until the port is free, if it is not, and serves.
+func (s *Server) serveTCP(ctx context.Context) error {
+	for said := false; s.tcp.listener == nil; {
+		err := s.listenTCP()
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return err
+		case !said:
+			s.log.Warn("the API's port is taken; it is tried again each second", "addr", s.cfg.Listen, "error", err)
+			said = true
+		}
+		pause := time.NewTimer(time.Second)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		}
+	}
+	return s.tcp.serve()
+}
+
+func (s *Server) listenTCP() error {
+	l, err := net.Listen("tcp", s.cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("serve the API on %s: %w", s.cfg.Listen, err)
+	}
+	addr := l.Addr().String()
+	s.addr.Store(&addr)
+	if s.cfg.TLSCert != "" {
+		l = tls.NewListener(l, &tls.Config{
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate() },
+			NextProtos:     []string{"http/1.1"}, MinVersion: tls.VersionTLS12,
+		})
+	}
+	s.tcp.listener = l
+	return nil
+}
+
+func (s *Server) certificate() (*tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(s.cfg.TLSCert, s.cfg.TLSKey)
+	if err != nil {
+		return nil, fmt.Errorf("TLS of the API: %w", err)
+	}
+	return &cert, nil
+}
+
+// tcpHandler is what is served over TCP: with a token, or for loopback names only.
+func (s *Server) tcpHandler(n Node) (http.Handler, error) {
+	opts := []Option{WithLogger(s.log)}
+	if s.cfg.TLSCert != "" {
+		if _, err := s.certificate(); err != nil {
+			return nil, err
+		}
+	}
+	if s.cfg.TokenFile != "" {
+		token, err := ReadToken(s.cfg.TokenFile)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		opts = append(opts, WithToken(token))
-	} else if host, _, _ := net.SplitHostPort(cfg.Listen); isLoopback(host) {
+	} else if host, _, _ := net.SplitHostPort(s.cfg.Listen); isLoopback(host) {
 		opts = append(opts, withHosts(loopbackName))
 	}
-	l, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, nil, fmt.Errorf("serve the API on %s: %w", cfg.Listen, err)
-	}
-	if cfg.TLSCert != "" {
-		load := func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			cert, err := tls.LoadX509KeyPair(cfg.TLSCert, cfg.TLSKey)
-			return &cert, err
-		}
-		if _, err := load(nil); err != nil {
-			_ = l.Close()
-			return nil, nil, fmt.Errorf("TLS of the API: %w", err)
-		}
-		l = tls.NewListener(l, &tls.Config{GetCertificate: load, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12})
-	}
-	return l, Handler(n, opts...), nil
+	return Handler(n, opts...), nil
 }
 
 // ReadToken reads a token file: one line of at least 16 printable characters.

@@ -24,7 +24,7 @@ func (c *call) openSession() (any, int, error) {
 	if req.TTL == 0 {
 		return nil, 0, invalid(`ttl is missing: give a duration such as "10s" (2s to 60s)`)
 	}
-	ttl, err := millis("ttl", req.TTL, time.Hour)
+	ttl, err := millis("ttl", req.TTL, c.node.View().Cluster().MaxSessionTTL)
 	if err != nil {
 		return nil, 0, err
 	}
