@@ -154,18 +154,29 @@ func stillLeft(records []record, left []Leftover) (kept []record) {
 // endRuns kills the recorded groups and whatever carries the mark, again and again until nothing of them is left or the
 // time is over. It returns what is left then.
 func endRuns(records []record, mark string, end time.Duration) ([]Leftover, error) {
+	known := map[int]found{}
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		t, err := readTable()
 		if err != nil {
 			return nil, err
 		}
-		found := t.findRuns(records, mark)
-		if len(found) == 0 {
+		for _, f := range t.findRuns(records, mark) {
+			if k, ok := known[f.proc.pid]; !ok || k.proc.start != f.proc.start {
+				known[f.proc.pid] = f
+			}
+		}
+		// A process that is dying loses its environment before it is gone, so who was found once is watched to the end.
+		for pid, f := range known {
+			if now, ok := t.procs[pid]; !ok || now.start != f.proc.start || now.ended() {
+				delete(known, pid)
+			}
+		}
+		if len(known) == 0 {
 			return nil, nil
 		}
 		var left []Leftover
 		var procs []proc
-		for _, f := range found {
+		for _, f := range known {
 			l := Leftover{PID: f.proc.pid, PGID: f.proc.pgid, Key: f.record.Key, Token: f.record.Token, Reason: "does not end"}
 			if f.proc.pid == os.Getpid() {
 				l.Reason = "is this process itself, started by a command of an earlier guard"

@@ -157,9 +157,22 @@ func gone(err error) bool {
 
 // runsOf returns the value of MIW_RUN that the process started with; "" if it has none or can't be read.
 func runsOf(pid int) []byte {
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	dir := "/proc/" + strconv.Itoa(pid)
+	env, err := os.ReadFile(dir + "/environ")
 	if err != nil {
 		return nil
+	}
+	if len(env) == 0 {
+		// Its first thread may have ended before the others, or it has none (or is the kernel's).
+		threads, err := os.ReadDir(dir + "/task")
+		if err != nil || len(threads) < 2 {
+			return nil
+		}
+		for _, t := range threads {
+			if env, err = os.ReadFile(dir + "/task/" + t.Name() + "/environ"); err == nil && len(env) > 0 {
+				break
+			}
+		}
 	}
 	for v := range bytes.SplitSeq(env, []byte{0}) {
 		if rest, ok := bytes.CutPrefix(v, []byte(runVariable+"=")); ok {
