@@ -271,6 +271,9 @@ func Acquire(ctx context.Context, c Cluster, key string, options ...AcquireOptio
 	if err := checkKey(key); err != nil {
 		return nil, fmt.Errorf("acquire: %w", err)
 	}
+	if c == nil {
+		return nil, fmt.Errorf("acquire %q: %w", key, fsm.Errorf(fsm.CodeInvalidArgument, "the cluster is nil"))
+	}
 	o := acquireOptions{drainTimeout: c.DrainTimeout(), log: slog.New(slog.DiscardHandler)}
 	for _, set := range options {
 		set(&o)

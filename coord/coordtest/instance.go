@@ -145,6 +145,9 @@ func (i *Instance) Watch(topics ...string) (wake <-chan struct{}, stop func()) {
 
 // Submit proposes one command.
 func (i *Instance) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(i.life, cancel)()
 	i.mu.Lock()
 	i.calls[Kind(op)]++
 	fate := None

@@ -24,7 +24,7 @@ type keeper struct {
 	byID    map[string]*trusted
 	current string
 	changed chan struct{} // closed and replaced at each change
-	failing func() bool   // keep-alives are lost while it says so
+	fault   func() Fault  // decides the fate of each keep-alive
 }
 
 func (k *keeper) init() {
@@ -38,11 +38,11 @@ func (k *keeper) change() {
 	k.changed = make(chan struct{})
 }
 
-// FailKeepAlives loses keep-alives while f says so; nil means none.
-func (i *Instance) FailKeepAlives(f func() bool) {
+// FaultKeepAlives decides the fate of each keep-alive; nil means none.
+func (i *Instance) FaultKeepAlives(f func() Fault) {
 	i.keeper.mu.Lock()
 	defer i.keeper.mu.Unlock()
-	i.keeper.failing = f
+	i.keeper.fault = f
 }
 
 // Doubt makes the session untrusted until the next confirmed keep-alive, as the
@@ -120,15 +120,28 @@ func (i *Instance) Confirm(ctx context.Context, id string) error { return i.keep
 func (i *Instance) keepAlive(ctx context.Context, id string) error {
 	sent := time.Now()
 	i.keeper.mu.Lock()
-	failing := i.keeper.failing
+	fault := i.keeper.fault
 	i.keeper.mu.Unlock()
-	if failing != nil && failing() {
+	fate := None
+	if fault != nil {
+		fate = fault()
+	}
+	switch fate {
+	case Drop:
 		return i.over(ctx, fsm.CodeNoQuorum)
+	case Refuse, Doubt:
+		return fsm.Errorf(fsm.CodeNoQuorum, "refused by the test")
 	}
 	if err := i.reach(ctx); err != nil {
 		return err
 	}
 	changed, ok := i.w.renew(id)
+	switch fate {
+	case LoseReply:
+		return i.over(ctx, fsm.CodeUncertain)
+	case DoubtDone:
+		return fsm.Errorf(fsm.CodeUncertain, "answered with rubbish, by the test")
+	}
 	if i.travel(ctx) != nil {
 		return fsm.Errorf(fsm.CodeNoQuorum, "no answer in time")
 	}

@@ -70,38 +70,31 @@ func (i *Instance) giveBack(k claimKey) {
 // giveBackLocked releases the grant to k, if there is one that nobody claims
 // for a second. World.mu is held.
 func (i *Instance) giveBackLocked(k claimKey) {
-	s := &i.slots
-	s.mu.Lock()
-	claimed := s.claims[k] > 0
-	s.mu.Unlock()
-	if claimed || i.w.closed || i.life.Err() != nil {
+	if i.slots.claimed(k) || i.w.closed || i.life.Err() != nil {
 		return
 	}
 	var t *time.Timer
 	t = time.AfterFunc(unclaimedFor, func() {
 		i.w.mu.Lock()
-		defer i.w.mu.Unlock()
 		delete(i.w.timers, t)
-		s.mu.Lock()
-		claimed := s.claims[k] > 0
-		s.mu.Unlock()
+		i.w.mu.Unlock()
 		l, there := i.View().Lease(k.key)
-		if claimed || !there || l.Holder != k.holder || i.w.closed {
+		if i.slots.claimed(k) || !there || l.Holder != k.holder || l.Who.InstanceID != i.InstanceID() {
 			return
 		}
-		if who := l.Who; who == nil || who.InstanceID != i.InstanceID() {
-			return
+		ctx, cancel := context.WithTimeout(i.life, i.w.timing.Renew)
+		defer cancel()
+		if _, err := i.Submit(ctx, &fsm.Release{Key: l.Key, Token: l.Token, SessionId: l.SessionID}); err != nil {
+			i.giveBack(k)
 		}
-		i.mu.Lock()
-		linked := isClosed(i.linked)
-		i.mu.Unlock()
-		if !i.w.hasQuorum() || !linked {
-			i.giveBackLocked(k)
-			return
-		}
-		i.w.commit(&fsm.Release{Key: l.Key, Token: l.Token, SessionId: l.SessionID})
 	})
 	i.w.timers[t] = struct{}{}
+}
+
+func (s *slots) claimed(k claimKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims[k] > 0
 }
 
 // Begin waits for the slot of the key and marks a run outstanding.
