@@ -234,7 +234,28 @@ func (c *TestClock) wall() time.Time {
 	return c.base.Add(c.offset + c.elapsed() + c.slept + c.step)
 }
 
-func (c *TestClock) ticks(d time.Duration) (<-chan struct{}, func()) { return goTicks(d) }
+func (c *TestClock) ticks(d time.Duration) (<-chan struct{}, func()) {
+	all, stopAll := goTicks(d)
+	ticks, done := make(chan struct{}, 1), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-all:
+				if c.stopped() {
+					continue // a stopped process hears no tick
+				}
+				select {
+				case ticks <- struct{}{}:
+				default:
+				}
+			case <-done:
+				return
+			}
+		}
+	})
+	return ticks, sync.OnceFunc(func() { stopAll(); close(done); wg.Wait() })
+}
 
 // Now is the present instant.
 func (c *TestClock) Now() time.Duration { return c.boot() }
@@ -263,9 +284,15 @@ func (c *TestClock) StepWall(d time.Duration) {
 	c.mu.Unlock()
 }
 
-// Freeze holds back every alarm, as a stopped process would; Thaw lets those
-// ring that are due.
+// Freeze holds back every alarm and tick, as a stopped process would; Thaw lets
+// those alarms ring that are due.
 func (c *TestClock) Freeze() { c.setFrozen(true) }
+
+func (c *TestClock) stopped() bool {
+	c.alarms.mu.Lock()
+	defer c.alarms.mu.Unlock()
+	return c.frozen
+}
 
 // Thaw ends Freeze.
 func (c *TestClock) Thaw() { c.setFrozen(false) }
