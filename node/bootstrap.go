@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -14,6 +15,9 @@ import (
 	"github.com/miwnode/miwnode/node/nodepb"
 	"github.com/miwnode/miwnode/transport"
 )
+
+// attemptPatience is how long a founder waits for the promises of its set.
+const attemptPatience = 3 * time.Second
 
 // promise binds a stateless node to one founding set. It is given once: only
 // proof that the one who asked has given up for good frees it.
@@ -118,6 +122,44 @@ func foundingSet(self *nodepb.Peer, peers []*nodepb.Peer, n int) []*nodepb.Peer 
 		}
 	}
 	return set
+}
+
+// founders is the set that this node should found a cluster with now, nil for
+// none. An attempt of its own goes on with the same set; if that does not come
+// together soon, it is given up so that those who promised are free for others.
+func (m *membership) founders(peers []*nodepb.Peer) ([]*nodepb.Peer, error) {
+	self, had := m.self(), m.promises.get()
+	if had.ClusterID == "" {
+		m.asked = time.Time{}
+		if set := foundingSet(self, peers, m.n.cfg.BootstrapExpect); set != nil && set[0].NodeId == self.NodeId {
+			return set, nil
+		}
+		return nil, nil
+	}
+	if had.Asker != self.NodeId {
+		m.say("bound", "bound to a founding set; waiting for its founder", "founder", had.Asker, "members", had.Members)
+		return nil, nil
+	}
+	if m.asked.IsZero() {
+		m.asked = time.Now()
+	}
+	if time.Since(m.asked) > attemptPatience {
+		m.n.log.Info("founding given up: its members did not come together", "members", had.Members)
+		return nil, m.promises.abandon(had.ClusterID)
+	}
+	var set []*nodepb.Peer
+	for _, id := range had.Members {
+		i := slices.IndexFunc(peers, func(p *nodepb.Peer) bool { return p.NodeId == id })
+		switch {
+		case id == self.NodeId:
+			set = append(set, self)
+		case i < 0:
+			return nil, nil
+		default:
+			set = append(set, peers[i])
+		}
+	}
+	return set, nil
 }
 
 // found asks the set for its promises and founds the cluster. It returns false

@@ -40,6 +40,7 @@ type membership struct {
 	lastErr error                // why the last round found nothing
 	gossip  *gossip              // nil until the node belongs
 
+	asked   time.Time     // since when an attempt of ours waits; of belong's goroutine
 	wake    chan struct{} // one slot: somebody new was seen
 	asking  sync.WaitGroup
 	changes broadcast
@@ -213,7 +214,11 @@ func (m *membership) attempt(ctx context.Context) error {
 		}
 		return nil
 	}
-	if set := foundingSet(m.self(), peers, m.n.cfg.BootstrapExpect); set != nil && set[0].NodeId == m.n.ident.id {
+	set, err := m.founders(peers)
+	if err != nil {
+		return err
+	}
+	if set != nil {
 		_, err := m.found(ctx, set)
 		return err
 	}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -35,6 +36,32 @@ type leaseConfig struct {
 	// verify is raft.VerifyLeader, for Defects.VerifyLeaderProof only.
 	verify  func() error
 	defects Defects
+	observe observer
+}
+
+// observer is told what is worth measuring. Its fields may be nil and must not block.
+type observer struct {
+	renewed    func(took time.Duration) // a keep-alive, from its sending to its confirmation
+	stopped    func(took time.Duration) // a run, from being told to stop to its return
+	overlapped func()                   // a run returned after its key was granted to another instance
+}
+
+func (o observer) sawRenewed(took time.Duration) {
+	if o.renewed != nil {
+		o.renewed(took)
+	}
+}
+
+func (o observer) sawStopped(took time.Duration) {
+	if o.stopped != nil {
+		o.stopped(took)
+	}
+}
+
+func (o observer) sawOverlap() {
+	if o.overlapped != nil {
+		o.overlapped()
+	}
 }
 
 // leaseSide is the part of a node that proposes, proves, renews and reads.

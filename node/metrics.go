@@ -20,9 +20,16 @@ type metrics struct {
 	gap      prometheus.Histogram
 	apply    prometheus.Histogram
 	commit   prometheus.Histogram
+	renew    prometheus.Histogram
+	stop     prometheus.Histogram
+	overlaps prometheus.Counter
 	duties   *prometheus.CounterVec
-	leadings prometheus.Counter
+
+	ends map[string]int64 // stamps of ends without a next grant yet; of the apply goroutine
 }
+
+// maxEnds bounds the memory for gaps: beyond it they are not measured.
+const maxEnds = 10_000
 
 // fast are buckets for what takes between a tenth of a millisecond and seconds.
 var fast = prometheus.ExponentialBuckets(0.0001, 2.5, 12)
@@ -48,11 +55,18 @@ func newMetrics(n *Node) *metrics {
 		duties: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "miw_duty_restarts_total", Help: "Leader's duties that ended early and were started again.",
 		}, []string{"duty"}),
-		leadings: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "miw_leaderships_total", Help: "Terms in which this node led.",
+		renew: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "miw_renew_latency_seconds", Help: "Keep-alives of this node's session, from sending to confirmation.", Buckets: fast,
 		}),
+		stop: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "miw_worker_stop_seconds", Help: "Runs of this process, from being told to stop to their return.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 12),
+		}),
+		overlaps: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "miw_overlap_total", Help: "Runs of this process that returned after their key was granted to another instance.",
+		}),
+		ends: make(map[string]int64),
 	}
-	m.reg.MustRegister(m.grants, m.ended, m.gap, m.apply, m.commit, m.duties, m.leadings, &present{n: n})
+	m.reg.MustRegister(m.grants, m.ended, m.gap, m.apply, m.commit, m.renew, m.stop, m.overlaps, m.duties, &present{n: n})
 	return m
 }
 
@@ -65,7 +79,14 @@ func (m *metrics) applied(o *fsm.Outcome) {
 		switch e.Type {
 		case fsm.EventLeaseGranted:
 			m.grants.Inc()
+			if at, ok := m.ends[e.Key]; ok {
+				delete(m.ends, e.Key)
+				m.gap.Observe(max(0, time.Duration(e.At-at)).Seconds())
+			}
 		case fsm.EventLeaseEnded:
+			if len(m.ends) < maxEnds {
+				m.ends[e.Key] = e.At
+			}
 			m.ended.WithLabelValues(e.EndReason.String()).Inc()
 		}
 	}
@@ -84,12 +105,13 @@ var (
 	descMembers  = prometheus.NewDesc("miw_members", "Members by what gossip says of them.", []string{"state"}, nil)
 	descHeld     = prometheus.NewDesc("miw_lease_held", "Leases held by this node's instance.", nil, nil)
 	descStuck    = prometheus.NewDesc("miw_stuck", "Runs of this process that did not return in time.", nil, nil)
+	descRenewAge = prometheus.NewDesc("miw_renew_age_seconds", "Since the sending of the newest confirmed keep-alive of this node's session.", nil, nil)
 	descReady    = prometheus.NewDesc("miw_ready", "1 if the node knows a leader and its copy is caught up.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (p *present) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady} {
+	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady, descRenewAge} {
 		ch <- d
 	}
 }
@@ -121,6 +143,9 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 		held = s.LeaseCount()
 	}
 	gauge(descHeld, float64(held))
+	if age, ok := n.lease.keeper.renewAge(); ok {
+		gauge(descRenewAge, age.Seconds())
+	}
 	stuck := 0
 	for _, r := range n.Runs() {
 		if r.StuckFor > 0 {
@@ -137,5 +162,7 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// observed notes how long f took.
-func observed(h prometheus.Histogram, since time.Time) { h.Observe(time.Since(since).Seconds()) }
+// observed feeds durations to a histogram.
+func observed(h prometheus.Histogram) func(time.Duration) {
+	return func(d time.Duration) { h.Observe(d.Seconds()) }
+}

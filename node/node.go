@@ -105,6 +105,8 @@ func (n *Node) assemble() (err error) {
 		id: n.ident.id, log: n.log, timeout: cfg.Timing.RaftTimeout, machine: n.machine, wedged: make(chan string, 1),
 		layer: func() raft.StreamLayer { return n.trans.Load().Raft(n.book.resolve) },
 	}
+	n.metrics = newMetrics(n)
+	n.raft.sawApply, n.raft.sawCommit = observed(n.metrics.apply), observed(n.metrics.commit)
 	n.members = newMembership(n, promises)
 	n.lease = newLeaseSide(leaseConfig{
 		self: holder{
@@ -113,8 +115,8 @@ func (n *Node) assemble() (err error) {
 		},
 		timing: cfg.Timing, clock: n.clock, log: n.log, machine: n.machine, lead: n.raft, call: caller(n),
 		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects,
+		observe: observer{renewed: observed(n.metrics.renew), stopped: observed(n.metrics.stop), overlapped: n.metrics.overlaps.Inc},
 	})
-	n.metrics = newMetrics(n)
 	n.table = n.methods()
 	return nil
 }

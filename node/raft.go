@@ -52,6 +52,9 @@ type raftHost struct {
 	served   atomic.Uint64 // newest term whose barrier has been applied here
 	refused  refusals
 	changes  broadcast
+
+	// Told how long an entry took to apply here, and to commit from here.
+	sawApply, sawCommit func(time.Duration)
 }
 
 // raftRun is one life of raft between start and stop.
@@ -111,7 +114,7 @@ func (h *raftHost) startLocked() error {
 			}
 		}()
 		failure = ErrStorage
-		run.raft, failure = raft.NewRaft(cfg, forward{h.machine}, cache, h.store, h.snaps, run.peers)
+		run.raft, failure = raft.NewRaft(cfg, forward{h.machine, h.sawApply}, cache, h.store, h.snaps, run.peers)
 	}()
 	<-done
 	if err := h.store.failed(); err != nil {
@@ -284,10 +287,12 @@ func (h *raftHost) apply(ctx context.Context, data []byte) (*fsm.Outcome, error)
 	if err := h.store.failed(); err != nil {
 		return nil, fsm.Errorf(fsm.CodeNoQuorum, "%v", err)
 	}
+	start := time.Now()
 	f := run.raft.Apply(data, h.timeout)
 	err := run.wait(ctx, f)
 	switch {
 	case err == nil:
+		h.sawCommit(time.Since(start))
 		h.refused.reset()
 		out, ok := f.Response().(*fsm.Outcome)
 		if !ok || out == nil || out.Err != nil {
@@ -330,7 +335,10 @@ func (r *refusals) count() time.Duration {
 
 // forward keeps the state from going back when raft is started again under
 // it: raft then replays what the machine has applied already.
-type forward struct{ *fsm.Machine }
+type forward struct {
+	*fsm.Machine
+	saw func(time.Duration)
+}
 
 var _ raft.FSM = forward{}
 
@@ -339,7 +347,10 @@ func (f forward) Apply(l *raft.Log) any {
 	if rev := f.View().Revision(); l.Index <= rev && rev > 0 {
 		return &fsm.Outcome{Revision: rev}
 	}
-	return f.Machine.Apply(l)
+	start := time.Now()
+	out := f.Machine.Apply(l)
+	f.saw(time.Since(start))
+	return out
 }
 
 // Restore implements raft.FSM.

@@ -36,6 +36,7 @@ type sessionKeeper struct {
 	rule     trustRule
 	noMargin bool // a planted defect
 	sleep    *sleepDetector
+	observe  observer
 	poked    chan struct{} // one slot: look again
 
 	mu       sync.Mutex
@@ -75,6 +76,7 @@ func newSessionKeeper(cfg leaseConfig, propose proposeFunc, renewals *renewals, 
 		rule:     newTrustRule(cfg.timing.SessionTTL, cfg.timing.Margin, cfg.timing.StopBudget),
 		noMargin: cfg.defects.NoMargin,
 		sleep:    newSleepDetector(cfg.clock),
+		observe:  cfg.observe,
 		poked:    make(chan struct{}, 1),
 		sessions: map[string]*heldSession{},
 		moved:    make(chan struct{}),
@@ -497,6 +499,7 @@ func (k *sessionKeeper) received(s *heldSession, got sending, b *sendState) {
 		return
 	}
 	b.tries, b.retry = 0, 0
+	k.observe.sawRenewed(now - got.sent)
 	b.next = got.sent + k.timing.RenewInterval
 	sent := got.sent
 	if k.noMargin {
@@ -507,6 +510,17 @@ func (k *sessionKeeper) received(s *heldSession, got sending, b *sendState) {
 	s.trust.confirmed(answer{sent: sent, changed: got.changed}, k.machine.View().Revision())
 	k.advance(s, now)
 	k.announce()
+}
+
+// renewAge is the time since the sending of the newest confirmed keep-alive;
+// false without a session.
+func (k *sessionKeeper) renewAge() (time.Duration, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.current == nil {
+		return 0, false
+	}
+	return k.clock.boot() - k.current.trust.sent, true
 }
 
 // closeOne ends the session by a log entry.

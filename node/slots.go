@@ -44,6 +44,7 @@ type slots struct {
 	clock   clock
 	log     *slog.Logger
 	wake    chan struct{}
+	observe observer
 	// onReturn is called after each return, without a lock.
 	onReturn func()
 
@@ -81,6 +82,7 @@ func newSlots(cfg leaseConfig, propose proposeFunc) *slots {
 		clock:   cfg.clock,
 		log:     cfg.log,
 		wake:    make(chan struct{}, 1),
+		observe: cfg.observe,
 		claims:  map[string]map[string]int{},
 		taken:   map[string]*slot{},
 		runsOf:  map[uint64]*slot{},
@@ -304,6 +306,12 @@ func (s *slots) returned(run uint64) {
 		}
 		if lease, ok := s.machine.View().Lease(x.key); ok {
 			s.check(lease)
+			if lease.Token > x.token && lease.State != fsm.Barred && lease.Who.InstanceID != s.self.instanceID {
+				s.observe.sawOverlap()
+			}
+		}
+		if x.stopping != 0 {
+			s.observe.sawStopped(s.clock.boot() - x.stopping)
 		}
 	}
 	s.mu.Unlock()
