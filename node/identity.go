@@ -125,7 +125,9 @@ func (id *identity) adopt(clusterID string) error {
 // sameHost tells whether the former boot ran under this very kernel on this
 // very folder; why says what is missing.
 func (id *identity) sameHost() (ok bool, why string) {
-	now := id.record // boot identity of this start: set before anybody else runs
+	id.mu.Lock()
+	now := id.record
+	id.mu.Unlock()
 	switch before := id.previous; {
 	case id.fresh:
 		return false, "first start of this folder"
