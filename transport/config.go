@@ -67,7 +67,7 @@ type Config struct {
 	// Insecure allows a non-loopback bind without TLS and gossip key.
 	Insecure bool
 	// Identity returns who this node is at the moment. It is called for every greeting and every call: it must be cheap and must not
-	// block. Node ID, boot and nonce never change; the cluster ID changes once, from "" to its value. Required by Listen and NewClient.
+	// block. Node ID and nonce never change; the cluster ID changes once, from "" to its value, and the boot is final by then. Required by Listen and NewClient.
 	Identity func() Identity
 	// Admit decides about a peer that passed all other checks, at both ends of a new stream. It must not block. Its error is sent to the
 	// peer as the reason. Nil: raft and gossip need one cluster ID known at both ends, RPC does not.
@@ -142,6 +142,11 @@ func (c Config) validateAdvertise() error {
 	}
 	if isUnspecified(host) {
 		return fmt.Errorf("Advertise: nobody reaches %s: write the host, or host:port, under which other nodes reach this one", c.Advertise)
+	}
+	// An unparsable Bind is a fault of its own.
+	if bound, _, err := net.SplitHostPort(cmp.Or(c.Bind, DefaultBind)); err == nil && isLoopback(host) && !isLoopback(bound) {
+		return fmt.Errorf("Advertise: %s is reachable from this machine only, but Bind %s is open to others, who would be told to reach it there: "+
+			"advertise an address of this machine, or bind a loopback address", c.Advertise, c.Bind)
 	}
 	return nil
 }

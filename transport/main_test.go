@@ -70,9 +70,10 @@ func (m *member) join(cluster string) {
 
 // change is what a test wants different from the usual node: cluster "blue", boot 1, nonce of its own, plain, no gossip key.
 type change struct {
-	host   string // defaults to the ID
-	id     transport.Identity
-	config func(*transport.Config)
+	host    string // defaults to the ID
+	id      transport.Identity
+	config  func(*transport.Config)
+	network func(transport.Network) transport.Network // wraps that of the host
 }
 
 func listen(t *testing.T, n *memnet.Net, id string, changes ...change) *member {
@@ -103,6 +104,7 @@ func tryListen(n *memnet.Net, id string, changes ...change) (*member, error) {
 	m := &member{id: id, log: &logbook{}}
 	m.who = transport.Identity{ClusterID: "blue", NodeID: id, Boot: 1, Nonce: nonce()}
 	host := id
+	wrap := func(n transport.Network) transport.Network { return n }
 	cfg := transport.Config{Insecure: true, Bind: ":7400", Identity: m.identity, Logger: slog.New(m.log)}
 	for _, c := range changes {
 		if c.host != "" {
@@ -123,8 +125,11 @@ func tryListen(n *memnet.Net, id string, changes ...change) (*member, error) {
 		if c.config != nil {
 			c.config(&cfg)
 		}
+		if c.network != nil {
+			wrap = c.network
+		}
 	}
-	cfg.Network = n.Host(host)
+	cfg.Network = wrap(n.Host(host))
 	tr, err := transport.Listen(cfg)
 	if err != nil {
 		return nil, err
