@@ -66,6 +66,7 @@ type slot struct {
 	stopping time.Duration // 0 = not told
 	stuck    time.Duration // 0 = not
 	stack    string
+	taken    bool          // the grant ended before this process released it
 	free     chan struct{} // closed by returned
 }
 
@@ -154,6 +155,10 @@ func (s *slots) ours(lease *fsm.Lease) bool {
 // applied looks at the grants of an entry. It is called on the apply goroutine.
 func (s *slots) applied(o *fsm.Outcome) {
 	for _, e := range o.Events {
+		if e.Type == fsm.EventLeaseEnded {
+			s.ended(e)
+			continue
+		}
 		if e.Type != fsm.EventLeaseGranted || e.Who == nil || e.Who.InstanceID != s.self.instanceID {
 			continue
 		}
@@ -162,6 +167,20 @@ func (s *slots) applied(o *fsm.Outcome) {
 			s.check(lease)
 			s.mu.Unlock()
 		}
+	}
+}
+
+// ended notes that the grant of a run ended without being released by this
+// process. Who runs work releases first and tells of the return after it, so a
+// newer grant alone is no overlap.
+func (s *slots) ended(e *fsm.Event) {
+	if e.EndReason == fsm.EndReleased || e.EndReason == fsm.EndMoved {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.taken[e.Key]; x != nil && x.token == e.Token {
+		x.taken = true
 	}
 }
 
@@ -306,7 +325,7 @@ func (s *slots) returned(run uint64) {
 		}
 		if lease, ok := s.machine.View().Lease(x.key); ok {
 			s.check(lease)
-			if lease.Token > x.token && lease.State != fsm.Barred && lease.Who.InstanceID != s.self.instanceID {
+			if x.taken && lease.Token > x.token && lease.State != fsm.Barred && lease.Who.InstanceID != s.self.instanceID {
 				s.observe.sawOverlap()
 			}
 		}
