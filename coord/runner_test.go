@@ -81,6 +81,7 @@ func TestRunner_RevokeIgnored(t *testing.T) {
 						t.Fatal(err)
 					}
 					time.Sleep(30 * time.Second)
+					synctest.Wait()
 					equal(t, exited.Load(), 1, "exits")
 					runs := o.of("k")
 					equal(t, len(runs), 2, "runs")
@@ -180,6 +181,7 @@ func TestRunner_Transfer(t *testing.T) {
 				wantErr(t, l.Release(t.Context()), fsm.ErrWrongState)
 				equal(t, l.Transfer(t.Context(), c.InstanceID()), nil, "transfer")
 				time.Sleep(5 * time.Second)
+				synctest.Wait()
 				runs := o.of("k")
 				equal(t, len(runs), 2, "runs")
 				equal(t, runs[1].who, "c", "successor")
@@ -256,9 +258,11 @@ func TestRunner_PrepareFails(t *testing.T) {
 			}
 		})))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		equal(t, tries, 1, "tries while waiting")
 		equal(t, l.Release(t.Context()), nil, "release")
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		equal(t, tries, 3, "tries")
 		equalLines(t, tr.all(), "acquired", "released: <nil>", "failed 1: prepare: panic: boom", "acquired", "started 1")
 		equal(t, ra.stop(), nil, "Run")

@@ -118,6 +118,7 @@ func ignoredContext(t *testing.T, w *coordtest.World) {
 	cut := time.Now() // right after the session was opened
 	a.Cut()
 	time.Sleep(20 * time.Second)
+	synctest.Wait()
 	equal(t, exited.Load(), 75, "exit code")
 	equal(t, exitedAt.Sub(cut), 5*time.Second, "the process ended")
 	runs := o.of("w")
@@ -182,6 +183,7 @@ func releaseAfterReturn(t *testing.T, w *coordtest.World) {
 	term = time.Now()
 	c.Leave()
 	time.Sleep(time.Minute)
+	synctest.Wait()
 	equal(t, exitedAt.Sub(term), 15*time.Second, "the process ended")
 	runs = o.of("x")
 	if d := runs[1].start.Sub(exitedAt); d < 5*time.Second || d > 6*time.Second {
@@ -425,9 +427,11 @@ func afterSleep(t *testing.T, w *coordtest.World) {
 		return nil
 	}))
 	time.Sleep(1500 * time.Millisecond)
+	synctest.Wait()
 	equal(t, began.IsZero(), true, "not begun")
 	a.FaultKeepAlives(nil)
 	time.Sleep(2 * time.Second)
+	synctest.Wait()
 	if d := began.Sub(start); d < 1500*time.Millisecond || d > 2*time.Second+500*time.Millisecond {
 		t.Errorf("begun after %v", d)
 	}
