@@ -179,7 +179,9 @@ func (s *slots) ended(e *fsm.Event) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if x := s.taken[e.Key]; x != nil && x.token == e.Token {
+	// A revoked lease that its holder releases ends as revoked, too: it was
+	// taken from a run that hung.
+	if x := s.taken[e.Key]; x != nil && x.token == e.Token && (e.EndReason != fsm.EndRevoked || x.stuck != 0) {
 		x.taken = true
 	}
 }
