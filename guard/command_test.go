@@ -199,6 +199,21 @@ func TestProcess_Stop(t *testing.T) {
 	}
 }
 
+// Ensure a stopped command can still end the gentle way.
+func TestProcess_StopOfAStopped(t *testing.T) {
+	g := start(t, guard.Config{})
+	out := newOutput(t)
+	p := spawn(t, g, guard.Spec{Argv: childArgv("term=5", "+", "name=a", "setsid", "orphan"), Stdout: out.w})
+	for _, c := range out.ups(t, 2) {
+		c.kill(t, syscall.SIGSTOP)
+	}
+	p.Stop(time.Minute)
+	if s, want := wait(t, p), (guard.Status{Code: 5, Reason: guard.ReasonStopped}); s != want {
+		t.Errorf("status %+v, want %+v", s, want)
+	}
+	out.ended(t)
+}
+
 // Ensure a command that ends by itself takes with it what it left behind, and no other command.
 func TestProcess_LeavesOthersBehind(t *testing.T) {
 	g := start(t, guard.Config{StopBudget: 100 * time.Millisecond})

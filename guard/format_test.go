@@ -87,8 +87,15 @@ func TestRunVariable(t *testing.T) {
 		run   uint64
 		want  bool
 	}{
-		{"m.3", 3, true}, {"m.3", 0, true}, {"o.1,m.3", 3, true}, {"m.3,o.1", 3, true},
-		{"m.30", 3, false}, {"m", 0, false}, {"", 0, false}, {"xm.3", 3, false}, {"o.3", 3, false},
+		{"m.3", 3, true},
+		{"m.3", 0, true},
+		{"o.1,m.3", 3, true},
+		{"m.3,o.1", 3, true},
+		{"m.30", 3, false},
+		{"m", 0, false},
+		{"", 0, false},
+		{"xm.3", 3, false},
+		{"o.3", 3, false},
 	} {
 		if got := guard.Carries(test.value, "m", test.run); got != test.want {
 			t.Errorf("%q carries m.%d: %v, want %v", test.value, test.run, got, test.want)

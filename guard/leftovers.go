@@ -168,6 +168,7 @@ func endRuns(records []record, mark string, end time.Duration) ([]Leftover, erro
 		// A process that is dying loses its environment before it is gone, so who was found once is watched to the end.
 		for pid, f := range known {
 			if now, ok := t.procs[pid]; !ok || now.start != f.proc.start || now.ended() {
+				unix.Wait4(pid, nil, unix.WNOHANG, nil) // the first process of a container inherits it
 				delete(known, pid)
 			}
 		}
@@ -260,14 +261,4 @@ func realPath(dir string) string {
 		return real
 	}
 	return abs
-}
-
-// exitAwait waits until the process behind a pidfd has exited.
-func exitAwait(pidfd int) error {
-	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	for {
-		if _, err := unix.Poll(fds, -1); err != unix.EINTR {
-			return err
-		}
-	}
 }

@@ -134,7 +134,7 @@ func (w *warden) stop(r *run, why Reason, killAt time.Duration) {
 	if killAt <= BootTime() {
 		return // KILL follows at once
 	}
-	w.signalAll(r, unix.SIGTERM)
+	w.terminate(r)
 }
 
 // kill sends KILL from now on until all of the run is gone.

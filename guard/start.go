@@ -37,11 +37,17 @@ type Guard struct {
 	mu      sync.Mutex
 	link    *link               // guarded by mu; nil while a guard that died is being replaced
 	procs   map[uint64]*Process // guarded by mu: spawned and not reported
-	last    *feedMessage        // guarded by mu: the newest feed
-	acked   *feedMessage        // guarded by mu: the newest feed that this guard process has answered
-	owed    []*feedMessage      // guarded by mu: sent since then
-	owedAt  time.Duration       // guarded by mu: when the guard last had a chance to answer; 0 if it owes none
+	feeds   feeds               // guarded by mu
 	leaving bool                // guarded by mu
+}
+
+// feeds is what the guard was fed and what it has answered.
+type feeds struct {
+	last    *feedMessage
+	acked   *feedMessage   // the newest that this guard process has answered
+	owed    []*feedMessage // sent since then
+	owedAt  time.Duration  // when the guard last had a chance to answer; 0 if it owes none
+	doubted bool           // it was late with an answer once before
 }
 
 // Start makes the guard process of this process. It first ends what an earlier guard of the folder left behind, as Leftovers does,
@@ -109,21 +115,21 @@ func (g *Guard) Feed(f Feed) error {
 	if g.leaving {
 		return ErrClosed
 	}
-	g.last = m
+	g.feeds.last = m
 	g.sendFeed()
 	return nil
 }
 
 // sendFeed hands the newest feed to the guard. g.mu is held.
 func (g *Guard) sendFeed() {
-	if g.link == nil || g.last == nil {
+	if g.link == nil || g.feeds.last == nil {
 		return
 	}
-	if g.owedAt == 0 {
-		g.owedAt = BootTime()
+	if g.feeds.owedAt == 0 {
+		g.feeds.owedAt = BootTime()
 	}
-	g.owed = append(g.owed, g.last)
-	g.link.put(message{Feed: g.last}, nil)
+	g.feeds.owed = append(g.feeds.owed, g.feeds.last)
+	g.link.put(message{Feed: g.feeds.last}, nil)
 	select {
 	case g.stir <- struct{}{}:
 	default:
@@ -223,7 +229,7 @@ func (g *Guard) supervise(l *link) {
 		mark := l.mark
 		g.mu.Lock()
 		g.link = nil
-		g.acked, g.owed, g.owedAt = nil, nil, 0
+		g.feeds = feeds{last: g.feeds.last}
 		leaving, owed := g.leaving, len(g.procs)
 		g.mu.Unlock()
 		if !leaving || owed > 0 || l.killed.Load() {
@@ -297,14 +303,14 @@ func (g *Guard) suspectAt() time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.link == nil || g.last == nil:
+	case g.link == nil || g.feeds.last == nil:
 		return 0
-	case g.owedAt > 0 && g.acked != nil:
-		return max(g.acked.StopAt, g.owedAt+hungGrace)
-	case g.owedAt > 0:
-		return g.owedAt + readyTimeout
+	case g.feeds.owedAt > 0 && g.feeds.acked != nil:
+		return max(g.feeds.acked.StopAt, g.feeds.owedAt+hungGrace)
+	case g.feeds.owedAt > 0:
+		return g.feeds.owedAt + readyTimeout
 	case len(g.procs) > 0:
-		return max(g.acked.KillAt, BootTime()+pingInterval)
+		return max(g.feeds.acked.KillAt, BootTime()+pingInterval)
 	}
 	return 0
 }
@@ -313,16 +319,21 @@ func (g *Guard) suspectAt() time.Duration {
 func (g *Guard) suspect(l *link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.owedAt > 0 {
-		g.cfg.Logger.Error("guard process does not answer: it is killed", "guard_pid", l.pid)
-		l.kill()
-		g.owedAt = 0
+	if g.feeds.owedAt > 0 && !g.feeds.doubted {
+		// This process may have been stopped itself, and the answer lie in the socket.
+		g.feeds.doubted, g.feeds.owedAt = true, BootTime()
 		return
 	}
-	if g.acked != nil && BootTime() >= g.acked.KillAt && len(g.procs) > 0 {
-		again := *g.last
+	if g.feeds.owedAt > 0 {
+		g.cfg.Logger.Error("guard process does not answer: it is killed", "guard_pid", l.pid)
+		l.kill()
+		g.feeds.owedAt = 0
+		return
+	}
+	if g.feeds.acked != nil && BootTime() >= g.feeds.acked.KillAt && len(g.procs) > 0 {
+		again := *g.feeds.last
 		again.Seq = g.seqs.Add(1)
-		g.last = &again
+		g.feeds.last = &again
 		g.sendFeed()
 	}
 }
@@ -386,12 +397,12 @@ func (g *Guard) hear(l *link, m message) {
 		}
 	case m.Fed != nil:
 		g.mu.Lock()
-		for len(g.owed) > 0 && g.owed[0].Seq <= m.Fed.Seq {
-			g.acked, g.owed = g.owed[0], g.owed[1:]
-			g.owedAt = BootTime()
+		for len(g.feeds.owed) > 0 && g.feeds.owed[0].Seq <= m.Fed.Seq {
+			g.feeds.acked, g.feeds.owed = g.feeds.owed[0], g.feeds.owed[1:]
+			g.feeds.owedAt, g.feeds.doubted = BootTime(), false
 		}
-		if len(g.owed) == 0 {
-			g.owedAt = 0
+		if len(g.feeds.owed) == 0 {
+			g.feeds.owedAt = 0
 		}
 		g.mu.Unlock()
 		select {

@@ -46,7 +46,6 @@ func (w *warden) sweep(now time.Duration) {
 		if !r.told {
 			// The command ended by itself and left others.
 			w.stop(r, r.reason, now+r.budget)
-			r.tell(members, syscall.SIGTERM)
 			continue
 		}
 		if r.killed {
@@ -159,15 +158,18 @@ func (r *run) tell(members []proc, sig syscall.Signal) {
 	}
 }
 
-// signalAll sends a signal to all of a run.
-func (w *warden) signalAll(r *run, sig syscall.Signal) {
-	unix.Kill(-r.pid, sig)
+// terminate asks all of a run to end. What is stopped is continued, or it could not.
+func (w *warden) terminate(r *run) {
+	unix.Kill(-r.pid, unix.SIGTERM)
+	unix.Kill(-r.pid, unix.SIGCONT)
 	t, err := readTable()
 	if err != nil {
 		return // the group has got it; KILL will look again
 	}
 	w.attribute(t)
-	r.tell(t.members(r), sig)
+	members := t.members(r)
+	r.tell(members, syscall.SIGTERM)
+	r.tell(members, syscall.SIGCONT)
 }
 
 // reapOrphans clears zombies that the kernel has handed to the guard, other than the commands themselves.

@@ -437,12 +437,12 @@ func (w *warden) closeSession() {
 	took := (BootTime() - w.farewell.at).Round(time.Microsecond)
 	if w.feed == nil || w.feed.Session == nil {
 		if w.farewell.killed > 0 {
-			w.note(slog.LevelWarn, "node died: its commands are gone", "commands", fmt.Sprint(w.farewell.killed), "took", took.String())
+			w.note(slog.LevelWarn, "owner died: its commands are gone", "commands", fmt.Sprint(w.farewell.killed), "took", took.String())
 		}
 		w.stage = stageDone
 		return
 	}
-	w.note(slog.LevelWarn, "node died: its commands are gone, closing its session", "commands", fmt.Sprint(w.farewell.killed), "took", took.String())
+	w.note(slog.LevelWarn, "owner died: its commands are gone, closing its session", "commands", fmt.Sprint(w.farewell.killed), "took", took.String())
 	w.stage = stageClosing
 	s := *w.feed.Session
 	ctx, cancel := context.WithTimeout(context.Background(), max(0, w.farewell.at+s.TTL-BootTime()))
@@ -452,10 +452,10 @@ func (w *warden) closeSession() {
 		defer cancel()
 		tries, err := closeUntil(ctx, s)
 		if err != nil {
-			w.note(slog.LevelError, "gave up closing the dead node's session: it must run out", "tries", fmt.Sprint(tries), "error", err.Error())
+			w.note(slog.LevelError, "gave up closing the dead owner's session: it must run out", "tries", fmt.Sprint(tries), "error", err.Error())
 			w.signals.closed.Store(2)
 		} else {
-			w.note(slog.LevelInfo, "closed the dead node's session", "tries", fmt.Sprint(tries), "after", (BootTime() - died).Round(time.Microsecond).String())
+			w.note(slog.LevelInfo, "closed the dead owner's session", "tries", fmt.Sprint(tries), "after", (BootTime() - died).Round(time.Microsecond).String())
 			w.signals.closed.Store(1)
 		}
 		w.rouse()
