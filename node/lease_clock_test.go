@@ -105,6 +105,7 @@ func TestSleepDetector(t *testing.T) {
 		d := newSleepDetector(c)
 		look := func(wantSlept, wantStepped time.Duration) {
 			t.Helper()
+			time.Sleep(sleepTick)
 			if _, slept, stepped := d.look(); slept != wantSlept || stepped != wantStepped {
 				t.Errorf("slept %v, stepped %v; want %v and %v", slept, stepped, wantSlept, wantStepped)
 			}

@@ -252,7 +252,7 @@ func TestPropose_Overload(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range maxQueued + 1000 {
 			wg.Go(func() {
-				_, err := n.lease.proposer.propose(context.Background(), &fsm.CancelWait{Key: fmt.Sprint(i), SessionId: id})
+				_, err := n.lease.proposer.propose(context.Background(), &fsm.Acquire{Key: fmt.Sprint(i), SessionId: id})
 				switch {
 				case err == nil:
 					done.Add(1)
@@ -267,8 +267,16 @@ func TestPropose_Overload(t *testing.T) {
 		if full.Load() < 1000 || full.Load() > 1100 {
 			t.Errorf("%d refused, want 1000 and a few for the session's own", full.Load())
 		}
+		back := make(chan error, 1) // what gives something back still gets in
+		go func() {
+			_, err := n.lease.proposer.propose(context.Background(), &fsm.Release{Key: "k", Token: 1, SessionId: id})
+			back <- err
+		}()
 		c.elect(2)
 		wg.Wait()
+		if err := <-back; err != nil {
+			t.Errorf("release while the queue was full: %v", err)
+		}
 		if got := done.Load(); got != maxQueued+1000-full.Load() {
 			t.Errorf("%d done of %d", got, maxQueued+1000-full.Load())
 		}

@@ -303,9 +303,9 @@ func TestSession_WallJump(t *testing.T) {
 		if left := n.lease.keeper.trusted(id); left != before {
 			t.Errorf("trusted for %v, %v before the step", left, before)
 		}
-		synctest.Wait()
-		if left := n.lease.keeper.trusted(id); left != 4*time.Second {
-			t.Errorf("trusted for %v after the step, want 4s: a keep-alive at once", left)
+		time.Sleep(sleepTick)
+		if left := n.lease.keeper.trusted(id); left < before {
+			t.Errorf("trusted for %v after the step, %v before it: want a keep-alive at once", left, before)
 		}
 		time.Sleep(time.Minute)
 		if n.openSession() != id {

@@ -17,6 +17,9 @@ const (
 	// answer yet; more are refused with fsm.ErrOverloaded.
 	maxQueued      = 16 << 10
 	maxQueuedBytes = 64 << 20
+	// queueReserve is room beyond that for commands that give something back:
+	// a queue that is full must not keep what would empty it from being said.
+	queueReserve = 2 << 10
 	// heldFor is how long a command whose caller gave up unanswered keeps its
 	// request ID alive, so that a repeat is recognized.
 	heldFor = time.Minute
@@ -158,7 +161,7 @@ func (p *proposer) propose(ctx context.Context, op fsm.Op, opts ...ProposeOption
 		return nil, gaveUp(ctx, "the command was not sent")
 	}
 	c := &command{body: body, reply: make(chan commandReply, 1)}
-	if err := p.enqueue(c, o.request); err != nil {
+	if err := p.enqueue(c, o.request, givesBack(op)); err != nil {
 		return nil, err
 	}
 	if p.early && answersWithoutData(op) {
@@ -190,13 +193,26 @@ func answersWithoutData(op fsm.Op) bool {
 	return false
 }
 
-func (p *proposer) enqueue(c *command, repeat RequestID) error {
+// givesBack tells whether op frees something.
+func givesBack(op fsm.Op) bool {
+	switch op.(type) {
+	case *fsm.Release, *fsm.CancelWait, *fsm.CloseSession:
+		return true
+	}
+	return false
+}
+
+func (p *proposer) enqueue(c *command, repeat RequestID, reserved bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	room := maxQueued
+	if reserved {
+		room += queueReserve
+	}
 	switch {
 	case p.stopped:
 		return fsm.Errorf(fsm.CodeClosing, "the node has stopped")
-	case p.open >= maxQueued || p.bytes+len(c.body) > maxQueuedBytes:
+	case p.open >= room || p.bytes+len(c.body) > maxQueuedBytes:
 		return fsm.Errorf(fsm.CodeOverloaded, "%d commands wait for an answer", p.open)
 	case repeat == RequestID{}:
 		c.seq = p.window.take()

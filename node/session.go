@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// openRetry is the time between two tries to open a session that was refused.
+	// openRetry is the time between two tries to open a session.
 	openRetry = 200 * time.Millisecond
+	// refusedRetry is the same where trying again helps little.
+	refusedRetry = 2 * time.Second
 	// closeTry bounds one try to close a session.
 	closeTry = 2 * time.Second
 )
@@ -107,10 +109,12 @@ func (k *sessionKeeper) announce() {
 func (k *sessionKeeper) session(ctx context.Context) (string, error) {
 	for {
 		now := k.look()
+		view := k.machine.View()
 		k.mu.Lock()
 		if s := k.current; s != nil {
 			k.advance(s, now)
-			if s.trust.left(now) > 0 {
+			// hold may not have seen yet that the session is gone.
+			if _, live := view.Session(s.id); live && s.trust.left(now) > 0 {
 				k.mu.Unlock()
 				return s.id, nil
 			}
@@ -156,18 +160,6 @@ func (k *sessionKeeper) trusted(id string) time.Duration {
 	}
 	k.advance(s, now)
 	return s.trust.left(now)
-}
-
-// bounds are the instants, by the clock that runs through a suspend, at which
-// work under the session is told and made to stop unless it is renewed.
-func (k *sessionKeeper) bounds(id string) (stopAt, killAt time.Duration, ok bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.sessions[id]
-	if s == nil {
-		return 0, 0, false
-	}
-	return k.rule.warn(s.trust.sent), k.rule.until(s.trust.sent), true
 }
 
 // confirm has a keep-alive sent and waits until it is confirmed and the local
@@ -291,8 +283,10 @@ func (k *sessionKeeper) finishAll() {
 // session behind, and trust counts from the first of them: that is the one whose
 // apply may have set the leader's deadline.
 func (k *sessionKeeper) open(ctx context.Context) (*heldSession, error) {
-	id := newSessionID()
-	firstSent := k.clock.boot()
+	if err := k.awaitCluster(ctx); err != nil {
+		return nil, err
+	}
+	id, firstSent := newSessionID(), time.Duration(0)
 	for try := 0; ; try++ {
 		op := &fsm.OpenSession{
 			SessionId:     id,
@@ -305,6 +299,9 @@ func (k *sessionKeeper) open(ctx context.Context) (*heldSession, error) {
 			Labels:        fsm.LabelsOf(k.self.labels),
 			RestartProved: k.proved != nil && k.proved(ctx),
 		}
+		if firstSent == 0 {
+			firstSent = k.clock.boot()
+		}
 		// Each try is bounded: the proof of a restart may come in later.
 		tctx, cancel := context.WithTimeout(ctx, k.timing.SessionTTL)
 		res, err := k.propose(tctx, op)
@@ -312,25 +309,44 @@ func (k *sessionKeeper) open(ctx context.Context) (*heldSession, error) {
 		if err == nil {
 			err = fsm.ResultErr(res)
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			if _, ok := k.machine.View().Session(id); ok {
 				return k.opened(id, firstSent), nil
 			}
 			// Opened, and gone again before this copy had it.
-			id, firstSent = newSessionID(), k.clock.boot()
+			id, firstSent = newSessionID(), 0
 			continue
-		case ctx.Err() != nil:
+		}
+		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
-		case errors.Is(err, fsm.ErrNoQuorum), errors.Is(err, fsm.ErrUncertain), errors.Is(err, fsm.ErrAlreadyExists):
+		}
+		wait := openRetry
+		switch fsm.CodeOf(err) {
+		case fsm.CodeNoQuorum, fsm.CodeUncertain, fsm.CodeAlreadyExists, fsm.CodeOverloaded:
 			k.log.Debug("no session yet, trying again", "try", try, "error", err)
-		default:
+		default: // a limit of the cluster, or a newer boot of this node
+			wait = refusedRetry
 			k.log.Warn("the session was refused, trying again", "try", try, "error", err)
 		}
-		if err := sleepOn(ctx, k.clock, openRetry); err != nil {
+		if err := sleepOn(ctx, k.clock, wait); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// awaitCluster waits until the local copy is of a cluster: nothing can be
+// opened before.
+func (k *sessionKeeper) awaitCluster(ctx context.Context) error {
+	woken, unwatch := k.machine.Watch(fsm.AllTopic)
+	defer unwatch()
+	for k.machine.View().Cluster().ID == "" {
+		select {
+		case <-woken:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
 }
 
 func newSessionID() string {

@@ -24,8 +24,9 @@ type sleepDetector struct {
 	// ahead is the least that boot time was seen ahead of monotonic time. The
 	// clocks can't be read at once, so each look gives a range; only a look
 	// whose whole range lies above what was known proves a sleep.
-	ahead time.Duration
-	wall  time.Duration // wall time less boot time
+	ahead  time.Duration
+	wall   time.Duration // wall time less boot time
+	wallAt time.Duration // when that was last looked at
 }
 
 func newSleepDetector(c clock) *sleepDetector {
@@ -52,6 +53,10 @@ func (d *sleepDetector) look() (now, slept, stepped time.Duration) {
 	} else {
 		d.ahead = min(d.ahead, now-before)
 	}
+	if now-d.wallAt < sleepTick/2 {
+		return now, slept, 0 // it is asked by every piece of work that wants to go on
+	}
+	d.wallAt = now
 	wall := time.Duration(d.clock.wall().UnixNano()) - now
 	if step := wall - d.wall; step >= wallStep || step <= -wallStep {
 		stepped = step
