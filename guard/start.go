@@ -19,7 +19,7 @@ const (
 	readyTimeout  = 10 * time.Second       // for a new guard process to say that it stands
 	relaunchFirst = 50 * time.Millisecond  // between tries to replace a guard that died
 	relaunchLast  = 5 * time.Second        // the longest
-	hungGrace     = 300 * time.Millisecond // for a guard to answer, once commands should be dead
+	hungGrace     = 300 * time.Millisecond // for a guard to answer, once commands should be stopping
 	pingInterval  = time.Second            // of asking a guard that owes the end of commands
 	hardStopRound = 5 * time.Second        // between two complaints about commands that do not die
 )
@@ -309,8 +309,11 @@ func (g *Guard) suspectAt() time.Duration {
 		return max(g.feeds.acked.StopAt, g.feeds.owedAt+hungGrace)
 	case g.feeds.owedAt > 0:
 		return g.feeds.owedAt + readyTimeout
-	case len(g.procs) > 0:
-		return max(g.feeds.acked.KillAt, BootTime()+pingInterval)
+	case len(g.procs) > 0 && g.feeds.acked != nil:
+		if at := g.feeds.acked.StopAt; at > BootTime() {
+			return at
+		}
+		return BootTime() + pingInterval
 	}
 	return 0
 }
@@ -330,7 +333,7 @@ func (g *Guard) suspect(l *link) {
 		g.feeds.owedAt = 0
 		return
 	}
-	if g.feeds.acked != nil && BootTime() >= g.feeds.acked.KillAt && len(g.procs) > 0 {
+	if g.feeds.acked != nil && BootTime() >= g.feeds.acked.StopAt && len(g.procs) > 0 {
 		again := *g.feeds.last
 		again.Seq = g.seqs.Add(1)
 		g.feeds.last = &again
