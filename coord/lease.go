@@ -254,6 +254,8 @@ func WithStuck(s StuckConfig) AcquireOption { return func(o *acquireOptions) { o
 // WithLogger takes the log of the lease; none is written without it.
 func WithLogger(log *slog.Logger) AcquireOption { return func(o *acquireOptions) { o.log = log } }
 
+var discard = slog.New(slog.DiscardHandler)
+
 // Acquire returns with a lease on key, under the session of c's instance. By
 // default it waits, first come first served over the whole cluster, until ctx
 // ends; [Try] and [WaitAtMost] wait less. Every Acquire is a holder of its own:
@@ -274,7 +276,7 @@ func Acquire(ctx context.Context, c Cluster, key string, options ...AcquireOptio
 	if c == nil {
 		return nil, fmt.Errorf("acquire %q: %w", key, fsm.Errorf(fsm.CodeInvalidArgument, "the cluster is nil"))
 	}
-	o := acquireOptions{drainTimeout: c.DrainTimeout(), log: slog.New(slog.DiscardHandler)}
+	o := acquireOptions{drainTimeout: c.DrainTimeout(), log: discard}
 	for _, set := range options {
 		set(&o)
 	}
@@ -306,7 +308,9 @@ func acquire(ctx context.Context, lo *lookout, key string, o acquireOptions) (*L
 	l := newLease(ctx, lo.c, seat)
 	pcs := make([]uintptr, 16)
 	l.handle = &handle{lo: lo, over: make(chan struct{}), acquiredAt: pcs[:runtime.Callers(3, pcs)]}
-	if l.handle.run, err = ready(bounded, lo, seat, o.try); err != nil {
+	l.handle.run, err = ready(lo, seat, o.try)
+	seat.asked.end()
+	if err != nil {
 		l.cancel(ErrReleased)
 		lo.keepFor(func() {
 			_ = seat.free(ctx, leaveTimeout) // what it can't free, the node does
@@ -324,10 +328,8 @@ const slotTimeout = time.Second
 
 // ready waits until the grant may be used: the slot of the key is free in this
 // process, and the session has trust enough.
-func ready(ctx context.Context, lo *lookout, p *seat, try bool) (run uint64, err error) {
-	ctx, stop := within(ctx, lo.halted(), p.session.ending)
-	defer stop()
-	slot := ctx
+func ready(lo *lookout, p *seat, try bool) (run uint64, err error) {
+	slot, ctx := context.Context(p.asked), context.Context(p.asked)
 	if try {
 		var cancel context.CancelFunc
 		slot, cancel = context.WithTimeoutCause(ctx, slotTimeout, fsm.Errorf(fsm.CodeLeaseHeld, "an earlier run of this process under the key has not returned"))

@@ -216,20 +216,34 @@ func (s *session) revokedUntil(revision uint64) time.Time {
 	return revokedUntil(s.samples, revision)
 }
 
-// within returns a child of ctx that also ends, with their causes, when any of
-// the others does; stop must be called.
-func within(ctx context.Context, others ...context.Context) (child context.Context, stop func()) {
-	child, cancel := context.WithCancelCause(ctx)
-	stops := make([]func() bool, len(others))
-	for i, other := range others {
-		stops[i] = context.AfterFunc(other, func() { cancel(context.Cause(other)) })
+// scope is a context that ends, with their causes, when any of several does.
+type scope struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	stops  []func() bool
+}
+
+// within returns a child of ctx that also ends when any of the others does; end
+// must be called.
+func within(ctx context.Context, others ...context.Context) *scope {
+	s := &scope{}
+	s.Context, s.cancel = context.WithCancelCause(ctx)
+	for _, other := range others {
+		s.also(other)
 	}
-	return child, func() {
-		for _, stop := range stops {
-			stop()
-		}
-		cancel(context.Canceled)
+	return s
+}
+
+// also makes the end of other one of s.
+func (s *scope) also(other context.Context) {
+	s.stops = append(s.stops, context.AfterFunc(other, func() { s.cancel(context.Cause(other)) }))
+}
+
+func (s *scope) end() {
+	for _, stop := range s.stops {
+		stop()
 	}
+	s.cancel(context.Canceled)
 }
 
 // secure returns nil once the session has trust enough to begin work under it.

@@ -264,17 +264,19 @@ func (o *overseer) enforce(p Policy) {
 
 // keep watches over a lease of Acquire until it is released.
 func (l *Lease) keep(o acquireOptions) {
-	log := o.log.With(slog.String("key", l.Key()), slog.Uint64("token", l.Token()))
 	h := l.handle
+	key, token := slog.String("key", l.Key()), slog.Uint64("token", l.Token())
 	w := &overseer{
 		lo: h.lo, lease: l, stuck: o.stuck.withDefaults(PolicyReport),
 		drainTimeout: o.drainTimeout, killTimeout: l.c.KillTimeout(),
 		on: overseerEvents{
-			told: func(cause error) { log.Info("lease is to be released", slog.Any("cause", cause)) },
-			cut:  func(cause error) { log.Warn("lease is over: its context has ended", slog.Any("cause", cause)) },
+			told: func(cause error) { o.log.Info("lease is to be released", key, token, slog.Any("cause", cause)) },
+			cut: func(cause error) {
+				o.log.Warn("lease is over: its context has ended", key, token, slog.Any("cause", cause))
+			},
 			lost: func(error) {},
 			stuck: func(s StuckRun) {
-				log.Error("lease has not been released in time", slog.Any("cause", s.Cause), slog.Duration("age", s.Age), slog.Bool("lost", s.Lost))
+				o.log.Error("lease has not been released in time", key, token, slog.Any("cause", s.Cause), slog.Duration("age", s.Age), slog.Bool("lost", s.Lost))
 			},
 			stack: func() func() string { return func() string { return callers(h.acquiredAt) } },
 			runID: func() uint64 { return h.run },

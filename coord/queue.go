@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ var errPlaceLost = errors.New("place in the queue lost")
 // a late retry of one can't touch what another got.
 var holders atomic.Uint64
 
-func newHolder(kind string) string { return fmt.Sprintf("%s-%d", kind, holders.Add(1)) }
+func newHolder(kind string) string { return kind + "-" + strconv.FormatUint(holders.Add(1), 10) }
 
 // seeker asks for one key.
 type seeker struct {
@@ -45,6 +46,9 @@ type seat struct {
 	session     *session
 	token       uint64
 	unclaim     func()
+	// asked ends when the asking must: with its ctx, a halt of the instance,
+	// the session. Who got the seat ends it.
+	asked *scope
 }
 
 // drop ends the claim and gives the session up. It must be called once.
@@ -89,79 +93,86 @@ func (s *seeker) seek(ctx context.Context) (*seat, error) {
 // try seeks under one session, as one holder.
 func (s *seeker) try(ctx context.Context) (*seat, error) {
 	c := s.lo.c
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	if cause := s.lo.refresh(); cause != nil {
 		return nil, refusal(cause)
 	}
-	halt := s.lo.halted()
-
-	bounded, stop := within(ctx, halt)
-	id, err := c.Session(bounded)
-	err = explain(bounded, err)
-	stop()
-	if err != nil {
+	asked := within(ctx, s.lo.halted())
+	id, err := c.Session(asked)
+	if err = explain(asked, err); err != nil {
+		asked.end()
 		return nil, fmt.Errorf("wait for a session with trust: %w", err)
 	}
-
-	place := &seat{key: s.key, session: s.lo.session(id), holder: newHolder(s.kind)}
+	place := &seat{key: s.key, session: s.lo.session(id), holder: newHolder(s.kind), asked: asked}
+	asked.also(place.session.ending)
 	place.unclaim = c.Claim(s.key, place.holder)
-	bounded, stop = within(ctx, halt, place.session.ending)
-	defer stop()
-	// A grant wakes only the one that got it; who wants to know its rank
-	// watches the queue as well.
-	topics := []string{fsm.GrantTopic(s.key, id, place.holder)}
-	if s.next != nil {
-		topics = append(topics, fsm.QueueTopic(s.key))
-	}
-	wake, unwatch := c.Watch(topics...)
-	defer unwatch()
 
-	res, err := c.Submit(bounded, &fsm.Acquire{
+	res, err := c.Submit(asked, &fsm.Acquire{
 		Key: s.key, SessionId: id, Holder: place.holder, Wait: s.wait, LockDelayMs: s.lockDelay.Milliseconds(),
 	})
+	applied := true // perhaps
 	if err == nil {
-		err = fsm.ResultErr(res)
+		err, applied = fsm.ResultErr(res), res.Code == 0
 	}
 	switch {
 	case err == nil && !res.Queued:
 		place.token = res.Token
 		return place, nil
-	case errors.Is(err, fsm.ErrSessionExpired):
-		place.drop()
-		return nil, ErrSessionLost
-	case errors.Is(err, fsm.ErrStaleToken):
-		place.drop() // granted under a former sending of this request, and gone again
-		return nil, errPlaceLost
-	case err != nil && res != nil, errors.Is(err, fsm.ErrNoQuorum):
-		place.drop() // surely not applied
-		return nil, explain(bounded, err)
-	case err != nil:
-		s.cleaning(func() { place.leave(ctx, c) })
-		return nil, explain(bounded, err)
-	}
-
-	for {
-		v := c.View()
-		if l, ok := v.Lease(s.key); ok && l.SessionID == id && l.Holder == place.holder {
-			place.token = l.Token
+	case err == nil:
+		if err = s.queued(place); err == nil {
 			return place, nil
 		}
-		switch {
-		case v.Waiting(s.key, id, place.holder):
-			if s.next != nil && firstInLine(v, place) {
-				s.next()
+		_, applied = c.View().Session(id) // else everything of it is gone
+		applied = applied && !errors.Is(err, errPlaceLost)
+	case errors.Is(err, fsm.ErrSessionExpired):
+		err, applied = ErrSessionLost, false
+	case errors.Is(err, fsm.ErrStaleToken): // granted under a former sending of this request, and gone again
+		err, applied = errPlaceLost, false
+	default:
+		applied = applied && !errors.Is(err, fsm.ErrNoQuorum)
+		err = explain(asked, err)
+	}
+	asked.end()
+	if applied {
+		s.cleaning(func() { place.leave(ctx, c) })
+	} else {
+		place.drop()
+	}
+	return nil, err
+}
+
+// queued waits in the queue until the key is granted.
+func (s *seeker) queued(p *seat) error {
+	c := s.lo.c
+	// A grant wakes only the one that got it; who wants to know its rank
+	// watches the queue as well.
+	topics := []string{fsm.GrantTopic(p.key, p.session.id, p.holder)}
+	if s.next != nil {
+		topics = append(topics, fsm.QueueTopic(p.key))
+	}
+	wake, unwatch := c.Watch(topics...)
+	defer unwatch()
+	for {
+		v := c.View()
+		if l, ok := v.Lease(p.key); ok && l.SessionID == p.session.id && l.Holder == p.holder {
+			p.token = l.Token
+			return nil
+		}
+		if !v.Waiting(p.key, p.session.id, p.holder) {
+			if _, live := v.Session(p.session.id); !live {
+				return ErrSessionLost
 			}
-		default:
-			place.drop()
-			if _, live := v.Session(id); !live {
-				return nil, ErrSessionLost
-			}
-			return nil, errPlaceLost
+			return errPlaceLost
+		}
+		if s.next != nil && firstInLine(v, p) {
+			s.next()
 		}
 		select {
 		case <-wake:
-		case <-bounded.Done():
-			s.cleaning(func() { place.leave(ctx, c) })
-			return nil, explain(bounded, nil)
+		case <-p.asked.Done():
+			return explain(p.asked, nil)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (c RunnerConfig) withDefaults(cl Cluster, key string) RunnerConfig {
 	c.Drain.KillTimeout = cmp.Or(c.Drain.KillTimeout, cl.KillTimeout())
 	c.Stuck = c.Stuck.withDefaults(PolicyExit)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = discard
 	}
 	return c
 }
@@ -291,14 +291,18 @@ func (r *Runner) seek(ctx context.Context, lo *lookout) (*seat, error) {
 	if r.cfg.Prepare != nil {
 		s.next = r.standby.begin
 	}
-	return s.seek(ctx)
+	seat, err := s.seek(ctx)
+	if err == nil {
+		seat.asked.end()
+	}
+	return seat, err
 }
 
 // wait waits for d, less when ctx ends or the instance halts.
 func (r *Runner) wait(ctx context.Context, lo *lookout, d time.Duration) {
-	ctx, stop := within(ctx, lo.halted())
-	defer stop()
-	_ = pause(ctx, d)
+	until := within(ctx, lo.halted())
+	defer until.end()
+	_ = pause(until, d)
 }
 
 // undrained waits until the instance may take work again; false when ctx ends
