@@ -36,6 +36,7 @@ func (c *call) acquire() (any, int, error) {
 		Key: req.Key, SessionId: req.SessionID, Holder: req.Holder, Wait: req.Wait > 0, LockDelayMs: delay, Ask: w.ask,
 	})
 	if err != nil {
+		w.forget(err)
 		return nil, 0, heldBy(c.node.View(), err)
 	}
 	token := res.GetToken()
@@ -115,9 +116,20 @@ func (w *waiting) leave(why error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.c.ctx), w.left())
 	defer cancel()
 	if err := w.cancel(ctx); err != nil {
-		return fsm.Errorf(fsm.CodeUncertain, "%v; the queue could not be left: %v", why, err)
+		uncertain := fsm.Errorf(fsm.CodeUncertain, "%v; the queue could not be left: %v", why, err)
+		w.forget(uncertain)
+		return uncertain
 	}
 	return why
+}
+
+// forget goes on giving back, behind an answer of uncertain, what the call may
+// have got: its caller will ask anew. One that named an Idempotency-Key asks
+// for the same again, and finds it.
+func (w *waiting) forget(err error) {
+	if fsm.CodeOf(err) == fsm.CodeUncertain && (w.c.r.Header.Get("Idempotency-Key") == "" || w.c.r.Context().Err() != nil) {
+		go w.giveBack()
+	}
 }
 
 // left is what remains of the call's time, and a second where nothing does.

@@ -78,9 +78,9 @@ type handler struct {
 	metrics     http.Handler
 }
 
-// Handler serves n over HTTP. It starts nothing that outlives its calls. A call
-// whose caller hung up ends when what it asked for has been given back, within
-// ten seconds.
+// Handler serves n over HTTP. What a caller that hung up, or was told that the
+// outcome is uncertain, can't use any more is given back behind it, within ten
+// seconds; else nothing outlives the calls.
 func Handler(n Node, opts ...Option) http.Handler {
 	h := &handler{node: n, log: slog.New(slog.DiscardHandler), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
 	for _, o := range opts {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // startNode runs a real node of its own cluster on loopback until the test ends.
 func startNode(t *testing.T, edit func(*node.Config)) *node.Node {
 	t.Helper()
-	cfg := node.Config{DataDir: t.TempDir(), Bind: "127.0.0.1:0", ID: "n1"}
+	cfg := node.Config{DataDir: t.TempDir(), Bind: "127.0.0.1:0", ID: "n1", Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -70,6 +71,7 @@ type site struct {
 
 func serve(t *testing.T, n api.Node, opts ...api.Option) *site {
 	t.Helper()
+	opts = append([]api.Option{api.WithLogger(slog.New(slog.NewTextHandler(t.Output(), nil)))}, opts...)
 	return serveHandler(t, n, api.Handler(n, opts...))
 }
 

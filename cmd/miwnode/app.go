@@ -49,6 +49,7 @@ over; no database or other service is needed.`,
 			return cmd.Help()
 		},
 	}
+	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%v", err) })
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.addr, "addr", "", "the node to talk to: unix socket or http(s) URL (default: miw.sock in --data-dir) [$MIW_ADDR]")
@@ -63,6 +64,7 @@ over; no database or other service is needed.`,
 		&cobra.Group{ID: "operate", Title: "Operate:"},
 		&cobra.Group{ID: "prove", Title: "Prove:"},
 		&cobra.Group{ID: "prepare", Title: "Prepare:"},
+		&cobra.Group{ID: "prove", Title: "Prove:"},
 	)
 	group := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -75,6 +77,7 @@ over; no database or other service is needed.`,
 	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.revokeCommand(), a.stepDownCommand())
 	group("prove", a.benchCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
+	group("prove", a.benchCommand())
 	root.SetHelpCommandGroupID("prepare")
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root

@@ -227,8 +227,9 @@ func (d *demo) revive(ctx context.Context, n *demoNode) error {
 
 // deploy drains the owner, as before a deploy: the planned way costs no TTL.
 func (d *demo) deploy(ctx context.Context) error {
+	owner := d.seen.owner()
 	for _, n := range d.nodes {
-		if n.name != d.seen.owner() {
+		if n.name != owner {
 			continue
 		}
 		d.say.line("DRAIN %s, as before a deploy: it finishes and hands over.", n.name)

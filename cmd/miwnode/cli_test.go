@@ -1,0 +1,190 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func eachCommand(cmd *cobra.Command, visit func(*cobra.Command)) {
+	visit(cmd)
+	for _, sub := range cmd.Commands() {
+		if !sub.Hidden && sub.Name() != "help" {
+			eachCommand(sub, visit)
+		}
+	}
+}
+
+// The help of every command has an example, and is what the golden file says.
+func TestHelp(t *testing.T) {
+	a := &app{process: process{lookupEnv: os.LookupEnv}}
+	var all bytes.Buffer
+	eachCommand(a.root(), func(cmd *cobra.Command) {
+		if cmd.Example == "" || !strings.Contains(cmd.Example, cmd.CommandPath()) {
+			t.Errorf("%s: no example of it in its help", cmd.CommandPath())
+		}
+		if cmd.Short == "" || cmd.GroupID == "" && cmd.HasParent() && !cmd.Parent().HasParent() {
+			t.Errorf("%s: no short text or no group", cmd.CommandPath())
+		}
+		for _, line := range strings.Split(cmd.Long+"\n"+cmd.Example, "\n") {
+			if len(line) > 110 {
+				t.Errorf("%s: a line of its help has %d characters: %s", cmd.CommandPath(), len(line), line)
+			}
+		}
+		if strings.HasPrefix(cmd.CommandPath(), "miwnode bench") {
+			return // its cells are its own matter
+		}
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "==== %s --help\n%s\n", cmd.CommandPath(), out.String())
+	})
+	golden := filepath.Join("testdata", "help.golden")
+	if *update {
+		if err := os.WriteFile(golden, all.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(all.Bytes(), want) {
+		t.Errorf("the help is not that of %s; run the test with -update and look at the difference", golden)
+	}
+}
+
+// Bad input: one line that says what, why and what to do, exit code 2.
+func TestBadInput(t *testing.T) {
+	c := newCLI(t)
+	for _, b := range []struct {
+		args  []string
+		code  int
+		words []string
+	}{
+		{[]string{"leases", "--nope"}, 2, []string{"unknown flag", "--nope", "miwnode leases --help"}},
+		{[]string{"leases", "-x"}, 2, []string{"unknown shorthand flag"}},
+		{[]string{"laeses"}, 2, []string{`unknown command "laeses"`, "leases"}},
+		{[]string{"cert", "co"}, 2, []string{`unknown command "co"`}},
+		{[]string{"leases", "extra"}, 2, []string{`unexpected argument "extra"`}},
+		{[]string{"leases", "--timeout", "soon"}, 2, []string{"--timeout", "soon"}},
+		{[]string{"leases", "--timeout", "-1s"}, 2, []string{"--timeout", "positive"}},
+		{[]string{"leases", "--limit", "many"}, 2, []string{"--limit", "many"}},
+		{[]string{"leases", "-o", "yaml"}, 2, []string{"-o", "json"}},
+		{[]string{"leases", "--addr", "ftp://x"}, 2, []string{"--addr", "http(s)"}},
+		{[]string{"leases", "--api-token-file", "none"}, 2, []string{"--api-token-file", "none"}},
+		{[]string{"leases"}, 69, []string{"no node answers at", "miw.sock", "no socket", "miwnode start"}},
+		{[]string{"status", "--addr", "http://127.0.0.1:1"}, 69, []string{"http://127.0.0.1:1", "refused", "--addr"}},
+		{[]string{"drain"}, 2, []string{"INSTANCE", "missing"}},
+		{[]string{"drain", "x", "--wait=soon"}, 2, []string{"--wait", "soon"}},
+		{[]string{"drain", "x", "--expires-in", "5"}, 2, []string{"--expires-in"}},
+		{[]string{"revoke"}, 2, []string{"KEY is missing"}},
+		{[]string{"revoke", ""}, 2, []string{"KEY is empty"}},
+		{[]string{"revoke", "k", "--token", "abc"}, 2, []string{"--token", "abc"}},
+		{[]string{"exec", "--key", "k"}, 2, []string{"command is missing"}},
+		{[]string{"exec", "--", "true"}, 2, []string{"--key", "empty"}},
+		{[]string{"exec", "--key", strings.Repeat("k", 513), "--", "true"}, 2, []string{"--key", "513"}},
+		{[]string{"exec", "--key", "\xff", "--", "true"}, 2, []string{"--key", "UTF-8"}},
+		{[]string{"exec", "--key", "a\nb", "--", "true"}, 2, []string{"--key", "control"}},
+		{[]string{"exec", "--key", "miw/x", "--", "true"}, 2, []string{"--key", "own"}},
+		{[]string{"exec", "--key", "k", "--ttl", "1s", "--", "true"}, 2, []string{"--ttl", "2s"}},
+		{[]string{"exec", "--key", "k", "--ttl", "10", "--", "true"}, 2, []string{"--ttl"}},
+		{[]string{"exec", "--key", "k", "--wait", "-1s", "--", "true"}, 2, []string{"--wait"}},
+		{[]string{"exec", "--key", "k", "--", "no-such-command"}, 127, []string{"no-such-command", "not found"}},
+		{[]string{"exec", "--key", "k", "--", "/etc/passwd"}, 126, []string{"/etc/passwd", "permission denied"}},
+		{[]string{"exec", "--key", "k", "--", "true"}, 69, []string{"no node answers"}},
+		{[]string{"demo", "--for", "5s", "--kill-after", "6s"}, 2, []string{"--kill-after", "--for"}},
+		{[]string{"completion", "tcsh"}, 2, []string{"tcsh", "bash"}},
+		{[]string{"cert", "ca"}, 2, []string{"--out is missing"}},
+		{[]string{"cert", "node", "--ca", "x", "--id", "n", "--out", "y"}, 2, []string{"--host is missing"}},
+		{[]string{"cert", "node", "--ca", "none", "--id", "n", "--host", "h", "--out", "y"}, 1, []string{"none"}},
+		{[]string{"events", "--since", "-1x"}, 2, []string{"--since"}},
+		{[]string{"start", "--session-ttl", "soon"}, 2, []string{"--session-ttl", `"soon"`}},
+		{[]string{"start", "--voters", "2"}, 2, []string{"--voters", "1, 3, 5 or 7"}},
+		{[]string{"start", "--bind", "nowhere"}, 2, []string{"--bind", "host:port"}},
+		{[]string{"start", "--bind", "0.0.0.0:7400"}, 2, []string{"--bind", "--insecure"}},
+		{[]string{"start", "--api", "0.0.0.0:7480"}, 2, []string{"--api", "--api-token-file", "--insecure"}},
+		{[]string{"start", "--config", "none.yaml"}, 2, []string{"--config", "none.yaml"}},
+		{[]string{"start", "--singleton", "nothing"}, 2, []string{"--singleton", "key=CMD"}},
+		{[]string{"start", "--singleton", "a=x | y"}, 2, []string{"--singleton", "sh -c"}},
+		{[]string{"start", "--singleton", "a="}, 2, []string{"--singleton", "no command"}},
+		{[]string{"start", "--singleton", "miw/a=true"}, 2, []string{"--singleton", "own"}},
+		{[]string{"start", "--tls-ca", "x"}, 2, []string{"--tls-cert", "go together"}},
+		{[]string{"start", "--gossip-key-file", "none"}, 2, []string{"--gossip-key-file", "none"}},
+		{[]string{"start", "--log-level", "loud"}, 2, []string{"--log-level", "loud"}},
+		{[]string{"start", "--label", "novalue"}, 2, []string{"--label", "k=v"}},
+		{[]string{"start", "--id", "a b"}, 2, []string{"--id"}},
+	} {
+		t.Run(strings.ToValidUTF8(strings.Join(b.args, "_"), "?"), func(t *testing.T) {
+			c.in(t).run(b.args...).ends(b.code).complains(b.words...)
+		})
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	c := newCLI(t)
+	for shell, word := range map[string]string{"bash": "__start_miwnode", "zsh": "#compdef miwnode", "fish": "complete -c miwnode", "powershell": "Register-ArgumentCompleter"} {
+		c.run("completion", shell).ends(0).shows(word)
+	}
+	c.run("__complete", "un").ends(0).shows("undrain", "uncordon")
+}
+
+func TestVersion(t *testing.T) {
+	newCLI(t).run("version").ends(0).shows("miwnode", "state version 1")
+}
+
+func TestKeygen(t *testing.T) {
+	c := newCLI(t)
+	one, two := c.run("keygen").ends(0), c.run("keygen").ends(0)
+	if len(strings.TrimSpace(one.out)) != 44 || one.out == two.out {
+		t.Errorf("got %q and %q, want 32 random bytes in base64", one.out, two.out)
+	}
+	c.run("keygen", "--out", "gossip.key").ends(0)
+	st, err := os.Stat(c.path("gossip.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, want 0600", st.Mode().Perm())
+	}
+	c.run("keygen", "--out", "gossip.key").ends(1).complains("gossip.key")
+}
+
+func TestSplitWords(t *testing.T) {
+	for line, want := range map[string]string{
+		`./mailer --queue main`:              `["./mailer" "--queue" "main"]`,
+		"  a\tb\n c  ":                       `["a" "b" "c"]`,
+		`sh -c 'echo "$MIW_KEY"; sleep 1'`:   `["sh" "-c" "echo \"$MIW_KEY\"; sleep 1"]`,
+		`sh -c "echo \"$A\" \\ \x; sleep 1"`: `["sh" "-c" "echo \"$A\" \\ \\x; sleep 1"]`,
+		`a\ b 'c'd"e"`:                       `["a b" "cde"]`,
+		`'' ""`:                              `["" ""]`,
+		`x\'y`:                               `["x'y"]`,
+		"a\\\nb":                             `["ab"]`,
+		`$HOME *.go ~ {a,b} #c`:              `["$HOME" "*.go" "~" "{a,b}" "#c"]`,
+		``:                                   `[]`,
+		`a; b`:                               `error`,
+		`a && b`:                             `error`,
+		`a > b`:                              `error`,
+		`a (b)`:                              `error`,
+		"a `b`":                              `error`,
+		`a 'b`:                               `error`,
+		`a "b`:                               `error`,
+		`a \`:                                `error`,
+	} {
+		words, err := splitWords(line)
+		got := fmt.Sprintf("%q", words)
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%s: got %s (%v), want %s", line, got, err, want)
+		}
+	}
+}
