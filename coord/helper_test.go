@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -225,5 +224,3 @@ func holder(w *coordtest.World, key string) string {
 	}
 	return l.Who.InstanceID
 }
-
-func sorted[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -2,6 +2,10 @@ package coord_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,4 +65,152 @@ func TestLease_WaitAtMost(t *testing.T) {
 		synctest.Wait()
 		equal(t, w.View().WaiterCount("k"), 0, "waiters left")
 	})
+}
+
+// Ensures that leases of Acquire end as runs do, and are reported when they are
+// not released.
+func TestLease_DrainAndStuck(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		a := w.Join("a")
+		type ctxKey struct{}
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), ctxKey{}, "v"))
+		l, err := coord.Acquire(ctx, a, "k", coord.WithDrainTimeout(3*time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel() // of no meaning once it is acquired
+		synctest.Wait()
+		equal(t, l.Context().Err(), nil, "context")
+		equal(t, l.Context().Value(ctxKey{}), any("v"), "value")
+		start := time.Now()
+		if err := w.Drain(a.InstanceID()); err != nil {
+			t.Fatal(err)
+		}
+		<-l.Draining()
+		at(t, start, 0, "asked to finish")
+		<-l.Context().Done()
+		at(t, start, 3*time.Second, "context ended")
+		wantErr(t, context.Cause(l.Context()), coord.ErrDrained)
+		equal(t, l.Valid(), true, "still this process's")
+		time.Sleep(5*time.Second + 1)
+		runs := a.Runs()
+		if len(runs) != 1 || !runs[0].Stuck || !strings.Contains(runs[0].Stack, "TestLease_DrainAndStuck") {
+			t.Errorf("the node was told of %+v", runs)
+		}
+		equal(t, holder(w, "k"), "a:1:coordtest", "holder")
+		equal(t, l.Release(ctx), nil, "release under a context that has ended")
+		equal(t, holder(w, "k"), "", "holder")
+	})
+}
+
+// Ensures the causes of a lease of Acquire, each with what Confirm says.
+func TestLease_Causes(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		end     func(w *coordtest.World, a, b *coordtest.Instance, l *coord.Lease)
+		cause   error
+		confirm error
+		release error
+		valid   bool
+	}{
+		{"revoked", func(w *coordtest.World, a, b *coordtest.Instance, l *coord.Lease) { _ = w.Revoke("k") }, coord.ErrRevoked, coord.ErrRevoked, nil, false},
+		{"moved", func(w *coordtest.World, a, b *coordtest.Instance, l *coord.Lease) {
+			_ = l.Transfer(context.Background(), b.InstanceID())
+		}, coord.ErrMoved, nil, nil, true},
+		{"shut down", func(w *coordtest.World, a, b *coordtest.Instance, l *coord.Lease) { a.Leave() }, coord.ErrShutDown, nil, nil, true},
+		{"freed", func(w *coordtest.World, a, b *coordtest.Instance, l *coord.Lease) {
+			r, _ := w.View().Lease("k")
+			_, _ = w.Propose(&fsm.Release{Key: "k", Token: l.Token(), SessionId: r.SessionID})
+		}, coord.ErrLost, coord.ErrLost, fsm.ErrStaleToken, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+				a, b := w.Join("a"), w.Join("b")
+				l, err := coord.Acquire(t.Context(), a, "k")
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				waiter := make(chan struct{})
+				go func() {
+					defer close(waiter)
+					if m, err := coord.Acquire(ctx, b, "k"); err == nil {
+						_ = m.Release(context.Background())
+					}
+				}()
+				synctest.Wait()
+				c.end(w, a, b, l)
+				<-l.Context().Done()
+				if !errors.Is(context.Cause(l.Context()), c.cause) {
+					t.Errorf("cause %v, want %v", context.Cause(l.Context()), c.cause)
+				}
+				equal(t, l.Valid(), c.valid, "valid")
+				if err := l.Confirm(t.Context()); !errors.Is(err, c.confirm) {
+					t.Errorf("confirm: %v, want %v", err, c.confirm)
+				}
+				if err := l.Release(t.Context()); !errors.Is(err, c.release) {
+					t.Errorf("release: %v, want %v", err, c.release)
+				}
+				cancel()
+				<-waiter
+			})
+		})
+	}
+}
+
+// counted counts the looks at the copy.
+type counted struct {
+	*coordtest.Instance
+	views atomic.Int64
+}
+
+func (c *counted) View() *fsm.View { c.views.Add(1); return c.Instance.View() }
+
+// Ensures that ten thousand leases in one process cost nothing while nothing
+// happens to them, whatever happens elsewhere.
+func TestLease_ManyAreQuiet(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		c := &counted{Instance: w.Join("a")}
+		b := w.Join("b")
+		leases := make([]*coord.Lease, 10_000/scale)
+		for n := range leases {
+			var err error
+			if leases[n], err = coord.Acquire(t.Context(), c, fmt.Sprint("k", n)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		before := c.views.Load()
+		for n := range 300 { // ten minutes, a hundred revisions each
+			l, err := coord.Acquire(t.Context(), b, fmt.Sprint("other", n))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Second)
+			_ = l.Release(t.Context())
+		}
+		synctest.Wait()
+		if n := c.views.Load() - before; n > 1000 {
+			t.Errorf("%d looks at the copy in 300 renewals and 600 revisions", n)
+		}
+		for _, l := range leases {
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// Ensures that Valid costs nothing worth counting.
+func TestLease_ValidDoesNotAllocate(t *testing.T) {
+	w := coordtest.New(coordtest.Timing{})
+	defer w.Close()
+	l, err := coord.Acquire(t.Context(), w.Join("a"), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(1000, func() { l.Valid() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	equal(t, l.Release(t.Context()), nil, "release")
 }

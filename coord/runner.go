@@ -101,20 +101,21 @@ type RunnerConfig struct {
 // would do.
 func (c RunnerConfig) Validate() error {
 	errs := []error{c.Backoff.Validate(), c.Drain.Validate(), c.Stuck.Validate()}
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Name != "" && (strings.TrimSpace(c.Name) == "" || strings.ContainsFunc(c.Name, unicode.IsControl)) {
-		errs = append(errs, fmt.Errorf("Name is %q: it must have something to read, and no control characters; an empty one stands for the key", c.Name))
+		bad("Name is %q: it must have something to read, and no control characters; an empty one stands for the key", c.Name)
 	}
 	if c.LockDelay < 0 {
-		errs = append(errs, fmt.Errorf("LockDelay is %v: it must not be negative; 0 means none", c.LockDelay))
+		bad("LockDelay is %v: it must not be negative; 0 means none", c.LockDelay)
 	}
 	if c.Restart > RestartNever {
-		errs = append(errs, fmt.Errorf("Restart is %v: RestartAlways, RestartOnFailure or RestartNever would do", c.Restart))
+		bad("Restart is %v: RestartAlways, RestartOnFailure or RestartNever would do", c.Restart)
 	}
 	if c.MaxFailures < 0 {
-		errs = append(errs, fmt.Errorf("MaxFailures is %d: it must not be negative; 0 means no limit", c.MaxFailures))
+		bad("MaxFailures is %d: it must not be negative; 0 means no limit", c.MaxFailures)
 	}
 	if c.Rebalance > RebalanceGraceful {
-		errs = append(errs, fmt.Errorf("Rebalance is %d: RebalanceImmediate or RebalanceGraceful would do", c.Rebalance))
+		bad("Rebalance is %d: RebalanceImmediate or RebalanceGraceful would do", c.Rebalance)
 	}
 	return errors.Join(errs...)
 }

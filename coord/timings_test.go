@@ -36,20 +36,30 @@ func TestTimings_Faults(t *testing.T) {
 		change func(*coord.Timings)
 		want   string
 	}{
-		{"TTL too short", func(ts *coord.Timings) { ts.LeaseTTL = 1900 * ms },
+		{
+			"TTL too short", func(ts *coord.Timings) { ts.LeaseTTL = 1900 * ms },
 			"RenewInterval is 2s: it must be less than LeaseTTL (1.9s); 380ms would do\n" +
 				"LeaseTTL is 1.9s: the session's TTL must lie between 2s and 1m0s; 10s would do\n" +
-				"LeaseTTL is 1.9s: the session's TTL (1.9s) must exceed the keep-alive interval (2s) + Margin (1s) + StopBudget (1s) + 2*Election (1s) = 5s; 5.1s would do"},
-		{"TTL too long", func(ts *coord.Timings) {
-			ts.LeaseTTL, ts.HeartbeatTTL, ts.Margin = 70*time.Second, 61*time.Second, 7*time.Second
+				"LeaseTTL is 1.9s: the session's TTL (1.9s) must exceed the keep-alive interval (2s) + Margin (1s) + StopBudget (1s) + 2*Election (1s) = 5s; 5.1s would do",
 		},
-			"HeartbeatTTL is 1m1s: the session's TTL must lie between 2s and 1m0s; 1m0s would do"},
-		{"margin", func(ts *coord.Timings) { ts.Margin = 999 * ms },
-			"Margin is 999ms: it must be at least a tenth of the session's TTL (10s); 1s would do"},
-		{"margin negative", func(ts *coord.Timings) { ts.Margin = -1 },
-			"Margin is -1ns: it must be more than zero; 1s would do"},
-		{"size", func(ts *coord.Timings) { ts.HeartbeatTTL = 5 * time.Second },
-			"HeartbeatTTL is 5s: the session's TTL (5s) must exceed the keep-alive interval (2s) + Margin (1s) + StopBudget (1s) + 2*Election (1s) = 5s; 5.1s would do, or RenewInterval below 2s"},
+		{
+			"TTL too long", func(ts *coord.Timings) {
+				ts.LeaseTTL, ts.HeartbeatTTL, ts.Margin = 70*time.Second, 61*time.Second, 7*time.Second
+			},
+			"HeartbeatTTL is 1m1s: the session's TTL must lie between 2s and 1m0s; 1m0s would do",
+		},
+		{
+			"margin", func(ts *coord.Timings) { ts.Margin = 999 * ms },
+			"Margin is 999ms: it must be at least a tenth of the session's TTL (10s); 1s would do",
+		},
+		{
+			"margin negative", func(ts *coord.Timings) { ts.Margin = -1 },
+			"Margin is -1ns: it must be more than zero; 1s would do",
+		},
+		{
+			"size", func(ts *coord.Timings) { ts.HeartbeatTTL = 5 * time.Second },
+			"HeartbeatTTL is 5s: the session's TTL (5s) must exceed the keep-alive interval (2s) + Margin (1s) + StopBudget (1s) + 2*Election (1s) = 5s; 5.1s would do, or RenewInterval below 2s",
+		},
 	} {
 		ts := base
 		c.change(&ts)
@@ -109,8 +119,15 @@ func TestBackoff_Delay(t *testing.T) {
 		chance   float64
 		want     time.Duration
 	}{
-		{0, 0, 0}, {1, 0, 200 * ms}, {2, 0, 400 * ms}, {3, 0, 800 * ms}, {4, 0, 1600 * ms}, {5, 0, 2 * time.Second}, {1000, 0, 2 * time.Second},
-		{3, 0.5, 600 * ms}, {1_000_000, 0.5, 1500 * ms},
+		{0, 0, 0},
+		{1, 0, 200 * ms},
+		{2, 0, 400 * ms},
+		{3, 0, 800 * ms},
+		{4, 0, 1600 * ms},
+		{5, 0, 2 * time.Second},
+		{1000, 0, 2 * time.Second},
+		{3, 0.5, 600 * ms},
+		{1_000_000, 0.5, 1500 * ms},
 	} {
 		equal(t, b.Delay(c.failures, c.chance), c.want, "delay")
 	}
