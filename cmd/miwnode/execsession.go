@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/miwnode/miwnode/api"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/guard"
@@ -49,26 +47,19 @@ func renewEvery(ttl time.Duration) time.Duration { return min(2*time.Second, ttl
 // stopBudget is the time between TERM and KILL when the trust runs out.
 func stopBudget(ttl time.Duration) time.Duration { return min(time.Second, ttl/8) }
 
-// open opens a session, retrying under one key for as long as --timeout says.
-// Its trust counts from the first sending.
+// open opens a session within --timeout. Its trust counts from the sending.
 func (e *execution) open(ctx context.Context) (*execSession, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	req := api.Request{
-		Method: "POST", Path: "/v1/sessions", IdempotencyKey: uuid.NewString(),
+		Method: "POST", Path: "/v1/sessions",
 		Body: api.OpenSessionRequest{TTL: api.Duration(e.ttl), Name: fmt.Sprintf("exec:%s:%s:%d", strings.ToValidUTF8(filepath.Base(e.argv[0]), "?"), host, os.Getpid())},
 	}
 	sent := guard.BootTime()
 	var s api.Session
-	ctx, cancel := context.WithTimeout(ctx, e.a.timeout+time.Second)
-	defer cancel()
-	err = retry(ctx, func() error {
-		_, err := e.a.call(ctx, e.client, req, &s)
-		return err
-	})
-	if err != nil {
+	if _, err := e.a.call(ctx, e.client, req, &s); err != nil {
 		return nil, err
 	}
 	return &execSession{a: e.a, client: e.client, id: s.SessionID, ttl: time.Duration(s.TTL), until: sent + time.Duration(s.TrustedFor)}, nil
