@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // addressBook knows where each node was last heard of. It lives on what peers
@@ -92,7 +94,7 @@ func (b *addressBook) all() map[string]string {
 }
 
 // keep saves changes, a burst of them at once, until ctx ends.
-func (b *addressBook) keep(ctx context.Context) error {
+func (b *addressBook) keep(ctx context.Context, members func() []raft.Server) error {
 	for {
 		select {
 		case <-b.change:
@@ -100,8 +102,25 @@ func (b *addressBook) keep(ctx context.Context) error {
 			return nil
 		}
 		_ = pause(ctx, time.Second)
+		b.prune(members())
 		if err := b.save(); err != nil {
 			return nil // a hint only; the store speaks up about a broken disk
+		}
+	}
+}
+
+// prune forgets those who are no members and whose address another node has
+// now: earlier lives of a folder that is wiped at each start.
+func (b *addressBook) prune(members []raft.Server) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := make(map[string]bool)
+	for _, s := range members {
+		taken[b.entries[string(s.ID)].Addr] = true
+	}
+	for id, e := range b.entries {
+		if taken[e.Addr] && !slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == id }) {
+			delete(b.entries, id)
 		}
 	}
 }

@@ -289,7 +289,10 @@ func (m *membership) hear(p *nodepb.Peer, boot uint64) {
 	if p == nil || p.NodeId == "" || p.NodeId == m.n.ident.id {
 		return
 	}
-	m.n.book.learn(p.NodeId, p.Addr, boot)
+	// A stranger's word about an address counts only once it has joined.
+	if mine := m.n.ident.clusterID(); mine == "" || p.ClusterId == mine {
+		m.n.book.learn(p.NodeId, p.Addr, boot)
+	}
 	m.mu.Lock()
 	before := m.seen[p.NodeId]
 	m.seen[p.NodeId] = &seenPeer{peer: p, at: time.Now()}
@@ -502,8 +505,11 @@ func (m *membership) handleJoin(ctx context.Context, peer transport.Identity, q 
 	case !q.Forwarded && q.NodeId != peer.NodeID:
 		return nil, fsm.Errorf(fsm.CodePermissionDenied, "node %s asks for node %s", peer.NodeID, q.NodeId)
 	}
+	if !q.Forwarded {
+		q.Boot = peer.Boot
+	}
 	if _, ok := m.n.raft.serving(); ok {
-		return m.admit(ctx, q, peer.Boot)
+		return m.admit(ctx, q)
 	}
 	leader := m.n.raft.leader()
 	if leader == "" || leader == m.n.ident.id || q.Forwarded {
@@ -518,21 +524,18 @@ func (m *membership) handleJoin(ctx context.Context, peer transport.Identity, q 
 }
 
 // admit is the leader's half of a join.
-func (m *membership) admit(ctx context.Context, q *nodepb.JoinRequest, boot uint64) (*nodepb.JoinReply, error) {
+func (m *membership) admit(ctx context.Context, q *nodepb.JoinRequest) (*nodepb.JoinReply, error) {
 	if need := m.n.View().Cluster().Version; q.MaxVersion < need {
 		return nil, fsm.Errorf(fsm.CodeWrongState, "the cluster is at state version %d, node %s knows up to %d: run a newer version", need, q.NodeId, q.MaxVersion)
 	}
 	if host, _, err := net.SplitHostPort(q.Addr); err != nil || isLoopback(host) && !isLoopback(hostOf(m.n.advertised())) {
 		return nil, fsm.Errorf(fsm.CodeInvalidArgument, "node %s advertises %q, which other machines can't reach: set its advertised address", q.NodeId, q.Addr)
 	}
-	if q.Forwarded {
-		boot = 0
-	}
 	replaces := ""
 	if q.Fresh {
 		replaces = m.n.book.owner(q.Addr, q.NodeId)
 	}
-	m.n.book.learn(q.NodeId, q.Addr, boot)
+	m.n.book.learn(q.NodeId, q.Addr, q.Boot)
 	record := func(c memberChange) error {
 		m.n.log.Info("member "+changeWords[c.change], "member", c.id, "why", c.reason)
 		return m.n.record(ctx, c.op())

@@ -138,7 +138,7 @@ func (n *Node) steps(bg *background) []step {
 		{"calls", func(context.Context) error { n.trans.Load().Serve(n.dispatch); return nil }, nil},
 		{"gossip", func(context.Context) error { return nil }, n.members.stopGossip}, // started by membership
 		{"background", func(context.Context) error {
-			bg.run("address book", n.book.keep)
+			bg.run("address book", func(ctx context.Context) error { return n.book.keep(ctx, n.raft.servers) })
 			bg.run("lease side", n.lease.run)
 			bg.run("leadership", n.lead)
 			bg.run("membership", n.members.run)
@@ -177,6 +177,7 @@ func (n *Node) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			n.leave(ctx)
+			err = n.Healthy() // a fault while leaving is one
 		case err = <-n.life.failed:
 			n.log.Error("node can't go on", "err", err)
 			n.quit()

@@ -284,6 +284,9 @@ func (h *raftHost) apply(ctx context.Context, data []byte) (*fsm.Outcome, error)
 	if run == nil {
 		return nil, fsm.Errorf(fsm.CodeNoQuorum, "raft is not running")
 	}
+	if ctx.Err() != nil {
+		return nil, fsm.Errorf(fsm.CodeNoQuorum, "not proposed: %v", context.Cause(ctx))
+	}
 	if err := h.store.failed(); err != nil {
 		return nil, fsm.Errorf(fsm.CodeNoQuorum, "%v", err)
 	}

@@ -147,7 +147,7 @@ func (n *Node) admit(k transport.Kind, peer transport.Identity) error {
 		}
 		return errors.New("the peer belongs to no cluster yet")
 	}
-	if peer.NodeID != n.ident.id {
+	if peer.NodeID != n.ident.id && (mine == "" || peer.ClusterID == mine) {
 		n.book.learn(peer.NodeID, peer.Addr, peer.Boot)
 	}
 	return nil

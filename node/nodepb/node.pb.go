@@ -753,6 +753,7 @@ type JoinRequest struct {
 	Zone          string                 `protobuf:"bytes,4,opt,name=zone,proto3" json:"zone,omitempty"`
 	Fresh         bool                   `protobuf:"varint,5,opt,name=fresh,proto3" json:"fresh,omitempty"`         // it has no log: a vote that it had must not count on
 	Forwarded     bool                   `protobuf:"varint,6,opt,name=forwarded,proto3" json:"forwarded,omitempty"` // came through another node already
+	Boot          uint64                 `protobuf:"varint,7,opt,name=boot,proto3" json:"boot,omitempty"`           // of the joiner's start; the node that forwards sets it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -827,6 +828,13 @@ func (x *JoinRequest) GetForwarded() bool {
 		return x.Forwarded
 	}
 	return false
+}
+
+func (x *JoinRequest) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
 }
 
 type JoinReply struct {
@@ -1114,7 +1122,7 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\amembers\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\amembers\"<\n" +
 	"\fPromiseReply\x12\x14\n" +
 	"\x05given\x18\x01 \x01(\bR\x05given\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa3\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xb7\x01\n" +
 	"\vJoinRequest\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1f\n" +
@@ -1122,7 +1130,8 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"maxVersion\x12\x12\n" +
 	"\x04zone\x18\x04 \x01(\tR\x04zone\x12\x14\n" +
 	"\x05fresh\x18\x05 \x01(\bR\x05fresh\x12\x1c\n" +
-	"\tforwarded\x18\x06 \x01(\bR\tforwarded\"G\n" +
+	"\tforwarded\x18\x06 \x01(\bR\tforwarded\x12\x12\n" +
+	"\x04boot\x18\a \x01(\x04R\x04boot\"G\n" +
 	"\tJoinReply\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x1b\n" +
