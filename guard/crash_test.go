@@ -20,7 +20,7 @@ func TestProcess_NodeKilled(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			var all []time.Duration
-			for range pick(2, 5) {
+			for range pick(1, 5) {
 				srv := newCloserServer(t, "closed")
 				n := startNode(t, dir)
 				n.tell(t, srv.feed(10*time.Second))

@@ -336,12 +336,12 @@ func (n *node) lastFeed(t *testing.T, s *closerServer, stop, kill time.Duration)
 	return at
 }
 
-// pick is short for fewer rounds where time is short.
-func pick(short, long int) int {
-	if testing.Short() {
-		return short
+// pick is few rounds where time is short, or processes are slow: each start of one costs the race detector a fifth of a second.
+func pick(few, many int) int {
+	if testing.Short() || raceEnabled {
+		return few
 	}
-	return long
+	return many
 }
 
 // logWriter sends what processes write to stderr to the test's log.
