@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -108,10 +109,12 @@ func TestEveryPackageHasOneDoc(t *testing.T) {
 func TestNoTestCodeInBinary(t *testing.T) {
 	for _, p := range listPackages(t, "./cmd/miwnode", "./node", "./coord", "./api", "./guard") {
 		for _, d := range p.Deps {
-			switch {
-			case d == "testing", d == "go.uber.org/goleak", strings.HasSuffix(d, "/nodetest"), strings.HasSuffix(d, "/memnet"):
+			if d == "go.uber.org/goleak" || strings.HasSuffix(d, "/nodetest") || strings.HasSuffix(d, "/memnet") {
 				t.Errorf("%s depends on %s", p.ImportPath, d)
 			}
+		}
+		if slices.Contains(p.Imports, "testing") { // raft imports it, so it is among the Deps of most
+			t.Errorf("%s imports testing", p.ImportPath)
 		}
 	}
 }
