@@ -261,3 +261,20 @@ func TestRound_VerifyLeaderDefect(t *testing.T) {
 		}
 	})
 }
+
+// The same where the last answer and the end of the reign come at one instant:
+// the answers are looked at last.
+func TestRound_DeposedWithTheLastAnswer(t *testing.T) {
+	for range 50 {
+		bubble(t, func(t *testing.T) {
+			var c *fakeCluster
+			r, c, _ := newRoundBench(t, 3, func(context.Context, string, int) (uint64, error) {
+				c.depose(c.nodes[0])
+				return 1, nil
+			})
+			if err := r.prove(t.Context(), 1); !errors.Is(err, fsm.ErrNotReady) {
+				t.Errorf("prove: %v, want ErrNotReady", err)
+			}
+		})
+	}
+}

@@ -64,14 +64,11 @@ func TestSession_CutOff(t *testing.T) {
 		if got := over.Sub(cut); got < 4*time.Second || got > 5*time.Second {
 			t.Errorf("made to stop %v after the cut, want 4s to 5s", got)
 		}
-		for {
-			if l, ok := b.machine.View().Lease("k"); ok && l.SessionID == sb {
-				if l.Token <= first {
-					t.Errorf("token %d after %d, want a larger one", l.Token, first)
-				}
-				break
-			}
-			time.Sleep(time.Millisecond)
+		if _, ok := holds(time.Minute, func() bool { l, ok := b.machine.View().Lease("k"); return ok && l.SessionID == sb }); !ok {
+			t.Fatal("the lease never passed on")
+		}
+		if l := mustLease(t, b, "k"); l.Token <= first {
+			t.Errorf("token %d after %d, want a larger one", l.Token, first)
 		}
 		if gap := time.Since(over); gap < 900*time.Millisecond || gap > 1500*time.Millisecond {
 			t.Errorf("granted elsewhere %v after the end of trust, want about M = 1s", gap)
