@@ -29,40 +29,74 @@ type slot struct {
 	failure *RPCError
 }
 
+// slotTable is the slots of one connection.
+type slotTable struct {
+	all    []*slot
+	free   []uint16
+	freed  chan struct{} // closed when a slot gets free; nil = nobody waits for one
+	active int
+	count  uint64 // of calls ever
+}
+
+// take finds a free slot and numbers a new call, or returns a channel that is closed when one gets free.
+func (t *slotTable) take() (int, <-chan struct{}) {
+	i := len(t.all)
+	switch n := len(t.free); {
+	case n > 0:
+		i = int(t.free[n-1])
+		t.free = t.free[:n-1]
+	case i < maxCalls:
+		t.all = append(t.all, &slot{done: make(chan struct{}, 1)})
+	default:
+		if t.freed == nil {
+			t.freed = make(chan struct{})
+		}
+		return 0, t.freed
+	}
+	t.active++
+	t.count++
+	t.all[i].call = t.count<<slotBits | uint64(i)
+	return i, nil
+}
+
+// put frees a slot whose channel is empty.
+func (t *slotTable) put(i int) {
+	s := t.all[i]
+	s.call, s.body, s.failure = 0, nil, nil
+	t.free = append(t.free, uint16(i))
+	t.active--
+	t.wake()
+}
+
+// wake lets those who wait for a slot look again.
+func (t *slotTable) wake() {
+	if t.freed != nil {
+		close(t.freed)
+		t.freed = nil
+	}
+}
+
 // clientConn is the calling end of an RPC connection.
 type clientConn struct {
 	t    *Transport
 	s    *stream
 	out  *outbox
-	tick time.Duration
+	over func()      // called when the connection has ended; may be called again
 	gone atomic.Bool // failed or retired
 
 	// Guarded by out.mu.
-	slots    []*slot
-	free     []uint16
-	freed    chan struct{} // closed when a slot gets free; nil = nobody waits for one
-	active   int
-	count    uint64
-	retired  bool // takes no new calls and ends with its last
-	sent     bool // since something was last read
-	reads    bool // something was read since the timer looked last
-	used     bool // a call began since the timer looked last
-	silent   int  // looks at a peer that owes an answer and says nothing
-	ticking  bool
-	idleFrom time.Time
-	timer    *time.Timer
+	slots   slotTable
+	watch   watch
+	retired bool // takes no new calls and ends with its last
 }
 
-func newClientConn(t *Transport, s *stream) *clientConn {
-	c := &clientConn{t: t, s: s, out: newOutbox(s), tick: t.cfg.PeerTimeout / 3, idleFrom: time.Now()}
+func newClientConn(t *Transport, s *stream, over func()) *clientConn {
+	c := &clientConn{t: t, s: s, out: newOutbox(s), over: over}
 	c.out.mu.Lock()
-	c.timer = time.AfterFunc(clientIdle, c.look)
+	c.watch = watch{tick: t.cfg.PeerTimeout / silentLooks, idleFrom: time.Now(), timer: time.AfterFunc(clientIdle, c.look)}
 	c.out.mu.Unlock()
 	t.tasks.Go(c.out.run)
-	t.tasks.Go(func() {
-		err := c.read()
-		c.end(err)
-	})
+	t.tasks.Go(func() { c.end(c.read()) })
 	return c
 }
 
@@ -79,13 +113,11 @@ func (c *clientConn) end(err error) {
 	c.gone.Store(true)
 	c.out.fail(err)
 	c.out.mu.Lock()
-	defer c.out.mu.Unlock()
-	c.timer.Stop()
-	if c.freed != nil {
-		close(c.freed)
-		c.freed = nil
-	}
+	c.watch.timer.Stop()
+	c.slots.wake()
+	c.out.mu.Unlock()
 	// The calls hear of it by out.dead.
+	c.over()
 }
 
 // retire lets the connection end with its last call.
@@ -93,7 +125,7 @@ func (c *clientConn) retire() {
 	c.gone.Store(true)
 	c.out.mu.Lock()
 	c.retired = true
-	last := c.active == 0
+	last := c.slots.active == 0
 	c.out.mu.Unlock()
 	if last {
 		c.end(errIdle)
@@ -118,10 +150,10 @@ func (c *clientConn) read() error {
 			return fmt.Errorf("%w: type %d at the calling end", errFrame, f.kind)
 		}
 		c.out.mu.Lock()
-		c.sent, c.reads = false, true
+		c.watch.heard()
 		if f.kind == frameAnswer || f.kind == frameFailure {
-			if i := int(f.call & (1<<slotBits - 1)); i < len(c.slots) && c.slots[i].call == f.call {
-				s := c.slots[i]
+			if i := int(f.call & (1<<slotBits - 1)); i < len(c.slots.all) && c.slots.all[i].call == f.call {
+				s := c.slots.all[i]
 				s.call = 0
 				s.kind, s.body, s.failure = f.kind, f.body, failure
 				s.done <- struct{}{} // size 1, and empty: a slot is freed with its channel drained
@@ -129,43 +161,6 @@ func (c *clientConn) read() error {
 		}
 		c.out.mu.Unlock()
 	}
-}
-
-// look is the timer: it asks a silent peer for life, gives it up, and closes an idle connection.
-func (c *clientConn) look() {
-	c.out.mu.Lock()
-	if c.out.err != nil {
-		c.out.mu.Unlock()
-		return
-	}
-	var cause error
-	switch {
-	case (c.active > 0 || c.sent) && !c.reads:
-		c.silent++
-		if c.silent >= 3 {
-			cause = fmt.Errorf("%w: nothing came for %v", ErrPeerSilent, c.t.cfg.PeerTimeout)
-			break
-		}
-		c.out.buf = appendSignal(c.out.buf, 0, framePing)
-		c.timer.Reset(c.tick)
-	case c.active > 0 || c.used:
-		c.silent = 0
-		c.timer.Reset(c.tick)
-	default:
-		c.silent, c.ticking = 0, false
-		if c.retired || time.Since(c.idleFrom) >= clientIdle {
-			cause = errIdle
-			break
-		}
-		c.timer.Reset(clientIdle)
-	}
-	c.reads, c.used = false, false
-	c.out.mu.Unlock()
-	if cause != nil {
-		c.end(cause)
-		return
-	}
-	c.out.wakeWriter()
 }
 
 // take finds a free slot and returns with out.mu held, or with an error and not.
@@ -178,19 +173,10 @@ func (c *clientConn) take(ctx context.Context) (int, error) {
 			c.out.mu.Unlock()
 			return 0, errIdle
 		}
-		if n := len(c.free); n > 0 {
-			i := c.free[n-1]
-			c.free = c.free[:n-1]
-			return int(i), nil
+		i, freed := c.slots.take()
+		if freed == nil {
+			return i, nil
 		}
-		if n := len(c.slots); n < maxCalls {
-			c.slots = append(c.slots, &slot{done: make(chan struct{}, 1)})
-			return n, nil
-		}
-		if c.freed == nil {
-			c.freed = make(chan struct{})
-		}
-		freed := c.freed
 		c.out.mu.Unlock()
 		select {
 		case <-freed:
@@ -202,16 +188,9 @@ func (c *clientConn) take(ctx context.Context) (int, error) {
 
 // put frees a slot. Called with out.mu held.
 func (c *clientConn) put(i int) {
-	s := c.slots[i]
-	s.call, s.body, s.failure = 0, nil, nil
-	c.free = append(c.free, uint16(i))
-	c.active--
-	if c.active == 0 {
-		c.idleFrom = time.Now()
-	}
-	if c.freed != nil {
-		close(c.freed)
-		c.freed = nil
+	c.slots.put(i)
+	if c.slots.active == 0 {
+		c.watch.idleFrom = time.Now()
 	}
 }
 
@@ -224,10 +203,7 @@ func (c *clientConn) call(ctx context.Context, m Method, body []byte) ([]byte, e
 		}
 		return nil, &staleError{err}
 	}
-	s := c.slots[i]
-	c.active++
-	c.count++
-	s.call = c.count<<slotBits | uint64(i)
+	s := c.slots.all[i]
 	var limit time.Duration
 	if d, ok := ctx.Deadline(); ok {
 		if limit = time.Until(d); limit <= 0 {
@@ -238,12 +214,7 @@ func (c *clientConn) call(ctx context.Context, m Method, body []byte) ([]byte, e
 	}
 	s.batch, s.at = c.out.batch, len(c.out.buf)
 	c.out.buf = appendRequest(c.out.buf, s.call, m, limit, body)
-	c.sent, c.used = true, true
-	if !c.ticking {
-		c.ticking = true
-		c.reads, c.silent = false, 0
-		c.timer.Reset(c.tick)
-	}
+	c.watch.called()
 	c.out.mu.Unlock()
 	c.out.wakeWriter()
 
@@ -260,10 +231,10 @@ func (c *clientConn) call(ctx context.Context, m Method, body []byte) ([]byte, e
 // answer takes the answer out of a slot whose channel has been drained.
 func (c *clientConn) answer(i int) ([]byte, error) {
 	c.out.mu.Lock()
-	s := c.slots[i]
+	s := c.slots.all[i]
 	body, failure := s.body, s.failure
 	c.put(i)
-	last := c.retired && c.active == 0
+	last := c.retired && c.slots.active == 0
 	c.out.mu.Unlock()
 	if last {
 		c.end(errIdle)
@@ -277,7 +248,7 @@ func (c *clientConn) answer(i int) ([]byte, error) {
 // giveUp takes a call back if it has not left yet, else tells the peer.
 func (c *clientConn) giveUp(ctx context.Context, i int) ([]byte, error) {
 	c.out.mu.Lock()
-	s := c.slots[i]
+	s := c.slots.all[i]
 	if s.call == 0 { // the answer came meanwhile
 		c.out.mu.Unlock()
 		<-s.done
@@ -296,7 +267,7 @@ func (c *clientConn) giveUp(ctx context.Context, i int) ([]byte, error) {
 		c.out.buf = appendSignal(c.out.buf, s.call, frameCancel)
 	}
 	c.put(i)
-	last := c.retired && c.active == 0
+	last := c.retired && c.slots.active == 0
 	c.out.mu.Unlock()
 	if last {
 		c.end(errIdle)
@@ -308,7 +279,7 @@ func (c *clientConn) giveUp(ctx context.Context, i int) ([]byte, error) {
 // lost ends a call with its connection.
 func (c *clientConn) lost(i int) ([]byte, error) {
 	c.out.mu.Lock()
-	s := c.slots[i]
+	s := c.slots.all[i]
 	if s.call == 0 { // the answer came first
 		c.out.mu.Unlock()
 		<-s.done

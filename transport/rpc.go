@@ -16,10 +16,13 @@ type Method uint8
 type Handler func(ctx context.Context, peer Identity, m Method, body []byte) ([]byte, error)
 
 // Serve sets the handler of calls. Calls that arrive before it are refused with CodeNotServing.
-func (t *Transport) Serve(h Handler) { t.handler.Store(&h) }
+func (t *Transport) Serve(h Handler) { t.rpc.handler.Store(&h) }
 
-// pool holds the connections to peers.
-type pool struct {
+// rpc is the part of a Transport that calls and serves calls.
+type rpc struct {
+	handler  atomic.Pointer[Handler]
+	handlers sync.WaitGroup // running
+
 	mu    sync.RWMutex
 	peers map[peerKey]*poolPeer // guarded by mu
 }
@@ -88,13 +91,13 @@ func (t *Transport) connTo(ctx context.Context, k peerKey) (*clientConn, error) 
 		return nil, contextError(ctx)
 	}
 	p.mu.Lock()
-	if c := p.conn.Load(); c != nil {
-		if c.usable(self) {
+	stale := p.conn.Load()
+	if stale != nil {
+		if stale.usable(self) {
 			p.mu.Unlock()
-			return c, nil
+			return stale, nil
 		}
 		p.conn.Store(nil)
-		c.retire()
 	}
 	a := p.attempt
 	if a == nil {
@@ -106,6 +109,9 @@ func (t *Transport) connTo(ctx context.Context, k peerKey) (*clientConn, error) 
 		p.attempt = a
 	}
 	p.mu.Unlock()
+	if stale != nil {
+		stale.retire() // not under the lock: its end takes that too
+	}
 	select {
 	case <-a.done:
 		return a.conn, a.err
@@ -115,17 +121,17 @@ func (t *Transport) connTo(ctx context.Context, k peerKey) (*clientConn, error) 
 }
 
 func (t *Transport) poolPeer(k peerKey) *poolPeer {
-	t.pool.mu.RLock()
-	p := t.pool.peers[k]
-	t.pool.mu.RUnlock()
+	t.rpc.mu.RLock()
+	p := t.rpc.peers[k]
+	t.rpc.mu.RUnlock()
 	if p != nil {
 		return p
 	}
-	t.pool.mu.Lock()
-	defer t.pool.mu.Unlock()
-	if p = t.pool.peers[k]; p == nil {
+	t.rpc.mu.Lock()
+	defer t.rpc.mu.Unlock()
+	if p = t.rpc.peers[k]; p == nil {
 		p = &poolPeer{}
-		t.pool.peers[k] = p
+		t.rpc.peers[k] = p
 	}
 	return p
 }
@@ -134,12 +140,26 @@ func (t *Transport) poolPeer(k peerKey) *poolPeer {
 func (t *Transport) try(k peerKey, p *poolPeer, a *attempt) {
 	s, err := t.dial(t.ctx, KindRPC, k.addr, k.want, nil)
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if err == nil {
-		a.conn = newClientConn(t, s)
+		a.conn = newClientConn(t, s, func() { t.forget(k, p) })
 		p.conn.Store(a.conn)
 	}
 	a.err = err
 	p.attempt = nil
 	close(a.done)
+	p.mu.Unlock()
+	if err != nil {
+		t.forget(k, p)
+	}
+}
+
+// forget drops a peer without a living connection, so that addresses of old are not kept.
+func (t *Transport) forget(k peerKey, p *poolPeer) {
+	t.rpc.mu.Lock()
+	defer t.rpc.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.conn.Load(); (c == nil || c.gone.Load()) && p.attempt == nil && t.rpc.peers[k] == p {
+		delete(t.rpc.peers, k)
+	}
 }

@@ -29,7 +29,11 @@ func TestScenario(t *testing.T) {
 				defer func() { _ = g.Shutdown() }()
 			}
 			x := listen(t, n, "x")
-			for i := range 1000 {
+			rounds := 1000
+			if testing.Short() {
+				rounds = 100
+			}
+			for i := range rounds {
 				g := startGossip(t, x, nil, io.Discard)
 				switch i % 5 {
 				case 1:

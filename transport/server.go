@@ -111,14 +111,14 @@ func (c *serverConn) start(f frame) {
 	if f.limit > 0 {
 		in.deadline = time.Now().Add(f.limit)
 	}
-	h := c.t.handler.Load()
+	h := c.t.rpc.handler.Load()
 	c.mu.Lock()
 	c.used = true
 	refuse := c.refuse(f, h)
 	if refuse == nil {
 		c.running[f.call] = in
 		c.bytes += len(f.body)
-		c.t.calls.Add(1)
+		c.t.rpc.handlers.Add(1)
 	}
 	c.mu.Unlock()
 	if refuse != nil {
@@ -159,7 +159,7 @@ func (c *serverConn) refusal(call uint64, e *RPCError) {
 // run calls the handler and sends its answer.
 func (c *incoming) run(h Handler) {
 	conn := c.conn
-	defer conn.t.calls.Done()
+	defer conn.t.rpc.handlers.Done()
 	answer, failure := c.invoke(h)
 	wanted := c.finish()
 	conn.mu.Lock()

@@ -23,15 +23,13 @@ type Transport struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	tasks  sync.WaitGroup // every goroutine of ours but the handlers
-	calls  sync.WaitGroup // handlers
 
 	greetings greetings
 	peers     acquaintances
 	lines     lineLimiter
-	handler   atomic.Pointer[Handler]
-	pool      pool
-	gossip    atomic.Pointer[gossipLayer]
 	streams   streamTable
+	gossip    atomic.Pointer[gossipLayer] // the latest
+	rpc       rpc
 }
 
 // streamTable holds every open stream and who takes the new ones.
@@ -82,7 +80,7 @@ func newTransport(cfg Config) (*Transport, error) {
 	}
 	t.streams.open = map[*stream]struct{}{}
 	t.streams.layers = map[Kind]*layer{}
-	t.pool.peers = map[peerKey]*poolPeer{}
+	t.rpc.peers = map[peerKey]*poolPeer{}
 	return t, nil
 }
 
@@ -182,7 +180,7 @@ func (t *Transport) Close() error {
 
 	done := make(chan struct{})
 	go func() {
-		t.calls.Wait()
+		t.rpc.handlers.Wait()
 		close(done)
 	}()
 	grace := time.NewTimer(handlerGrace)
