@@ -95,13 +95,12 @@ func (e *execution) run(ctx context.Context) error {
 	asking, cancel := signals.interruptible(ctx)
 	s, token, err := e.acquire(asking)
 	cancel()
-	if s != nil {
-		defer s.close()
-	}
 	if err != nil {
 		return err
 	}
-	return e.supervise(ctx, g, s, token, signals)
+	lease := heldLease{key: e.key, token: token}
+	defer s.close(lease)
+	return e.supervise(ctx, g, s, lease, signals)
 }
 
 func (e *execution) unrunnable(err error) error {
@@ -134,7 +133,7 @@ func (e *execution) acquire(ctx context.Context) (*execSession, uint64, error) {
 		if err == nil {
 			return s, token, nil
 		}
-		s.close()
+		s.close(heldLease{})
 		select {
 		case <-limit:
 			return nil, 0, e.timedOut()
@@ -170,8 +169,7 @@ func (e *execution) interrupted(ctx context.Context, err error) error {
 
 // supervise runs the command under the lease. The guard kills it when it is not
 // fed; this loop feeds it with every confirmed keep-alive that lists the lease.
-func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSession, token uint64, signals *signalQueue) error {
-	lease := heldLease{key: e.key, token: token}
+func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSession, lease heldLease, signals *signalQueue) error {
 	if err := s.confirm(ctx, lease); err != nil {
 		return &exitError{exitLeaseLost, fmt.Errorf("the lease of %q was lost before the command began: %w", e.key, err)}
 	}
@@ -179,9 +177,9 @@ func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSessio
 		return err
 	}
 	p, err := g.Spawn(ctx, guard.Spec{
-		Argv: e.argv, Env: append(os.Environ(), "MIW_KEY="+e.key, fmt.Sprintf("MIW_TOKEN=%d", token), "MIW_ADDR="+absolute(e.client.Addr())),
+		Argv: e.argv, Env: append(os.Environ(), "MIW_KEY="+e.key, fmt.Sprintf("MIW_TOKEN=%d", lease.token), "MIW_ADDR="+absolute(e.client.Addr())),
 		Stdin: file(e.a.stdin), Stdout: file(e.a.stdout), Stderr: file(e.a.stderr),
-		Key: e.key, Token: token,
+		Key: e.key, Token: lease.token,
 	})
 	if err != nil {
 		if code := guard.ExitCode(err); code == exitNotFound || code == exitNotExecutable {
@@ -193,9 +191,6 @@ func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSessio
 	status, err := p.Wait(context.WithoutCancel(ctx))
 	if err != nil {
 		return fmt.Errorf("wait for %s: %w", e.argv[0], err)
-	}
-	if !errors.Is(lost, errSessionLost) {
-		s.release(lease)
 	}
 	switch {
 	case lost == nil && (status.Reason == guard.ReasonDeadline):

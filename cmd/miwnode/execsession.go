@@ -214,18 +214,19 @@ func (s *execSession) feed() guard.Feed {
 	}
 }
 
-// release gives the lease back by its token, once nothing runs under it.
-func (s *execSession) release(lease heldLease) {
+// close gives the lease back by its token (none if that is 0), once nothing
+// runs under it, and ends the session, all within --timeout. What it can't do
+// the TTL will; a session that is lost needs nothing.
+func (s *execSession) close(lease heldLease) {
+	if guard.BootTime() >= s.until {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)
 	defer cancel()
-	req := api.ReleaseRequest{Key: lease.key, Token: lease.token, SessionID: s.id}
-	_, _ = s.a.call(ctx, s.client, api.Request{Method: "POST", Path: "/v1/leases/release", Body: req}, nil) // else the session's end does
-}
-
-// close ends the session, which frees its leases; if it can't, the TTL will.
-func (s *execSession) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)
-	defer cancel()
+	if lease.token != 0 {
+		req := api.ReleaseRequest{Key: lease.key, Token: lease.token, SessionID: s.id}
+		_, _ = s.a.call(ctx, s.client, api.Request{Method: "POST", Path: "/v1/leases/release", Body: req}, nil) // the session's end does it, too
+	}
 	_, _ = s.a.call(ctx, s.client, api.Request{Method: "DELETE", Path: "/v1/sessions/" + api.PathEscape(s.id)}, nil)
 }
 
