@@ -274,6 +274,8 @@ func startGossip(t *testing.T, m *member, key []byte, logs io.Writer) *gossiper 
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A probe that is under way outlives Shutdown, until its own time-out; the bubble must not end before.
+	t.Cleanup(func() { time.Sleep(2 * time.Second) })
 	return &gossiper{l, m}
 }
 
