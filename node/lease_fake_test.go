@@ -281,6 +281,7 @@ func (n *fakeNode) setLag(lags bool) {
 // leadership
 
 func (n *fakeNode) term() uint64 { n.c.mu.Lock(); defer n.c.mu.Unlock(); return n.now }
+
 func (n *fakeNode) leading() (uint64, bool) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()

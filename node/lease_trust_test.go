@@ -1,7 +1,6 @@
 package node
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -106,8 +105,8 @@ func TestTrust_RatesWithinMargin(t *testing.T) {
 			outAt := float64(rule.until(0)) / holder             // true time after sending
 			freeAt := float64(flight) + float64(rule.ttl)/leader // true time after sending
 			if outAt >= freeAt {
-				t.Fatal(fmt.Sprintf("T %v M %v: with rates %.3f and %.3f the holder is out at %v, the lease free at %v",
-					rule.ttl, rule.margin, holder, leader, time.Duration(outAt), time.Duration(freeAt)))
+				t.Fatalf("T %v M %v: with rates %.3f and %.3f the holder is out at %v, the lease free at %v",
+					rule.ttl, rule.margin, holder, leader, time.Duration(outAt), time.Duration(freeAt))
 			}
 		}
 	}

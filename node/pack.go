@@ -120,7 +120,6 @@ type chunk struct {
 	batch []byte
 	n     int
 	term  uint64 // of a duty: in no other; 0 = any
-	taken bool   // in an entry; else it may be taken back
 	reply chan chunkReply
 }
 
