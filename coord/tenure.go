@@ -88,7 +88,9 @@ func (t *tenure) watch(stop <-chan struct{}) (end tenureEnd) {
 			case t.over.status.cause != nil: // told to stop, and it has
 				return end
 			case errors.Is(e.err, errAborted): // the lease is over, and the copy says so
-				t.over.lose(ErrLost)
+				if t.over.check(); t.over.status.cause == nil {
+					t.over.lose(ErrLost)
+				}
 				return end
 			case errors.Is(e.err, errHindered):
 				end.hindered = e.err

@@ -19,8 +19,8 @@ type Fault uint8
 // Faults.
 const (
 	None      Fault = iota
-	Drop            // it never reaches the leader; its caller waits until ctx ends: fsm.ErrNoQuorum
-	LoseReply       // it is applied; its caller waits until ctx ends: fsm.ErrUncertain
+	Drop            // it does not reach the leader; sent again when the faults change, until ctx ends: fsm.ErrNoQuorum
+	LoseReply       // it is applied, and answered when the faults change, or not before ctx ends: fsm.ErrUncertain
 	Refuse          // it is not applied; its caller hears fsm.ErrNoQuorum at once
 	Doubt           // it is not applied; its caller hears fsm.ErrUncertain at once
 	DoubtDone       // it is applied; its caller hears fsm.ErrUncertain at once
@@ -51,6 +51,7 @@ type Instance struct {
 	lag     time.Duration
 	linked  chan struct{} // closed while the link is up
 	fault   func(Op) Fault
+	changed chan struct{} // closed and replaced when the faults change
 	calls   map[string]int
 	keeper  keeper
 	slots   slots
@@ -62,7 +63,7 @@ type Op = fsm.Op
 var _ coord.Cluster = (*Instance)(nil)
 
 func newInstance(w *World, name string) *Instance {
-	i := &Instance{w: w, name: name, closing: make(chan struct{}), linked: make(chan struct{}), calls: make(map[string]int)}
+	i := &Instance{w: w, name: name, closing: make(chan struct{}), linked: make(chan struct{}), changed: make(chan struct{}), calls: make(map[string]int)}
 	i.machine = fsm.NewMachine(fsm.MachineOptions{OnApplied: i.onApplied})
 	i.life, i.end = context.WithCancel(context.Background())
 	close(i.linked)
@@ -104,6 +105,13 @@ func (i *Instance) Fault(f func(op Op) Fault) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.fault = f
+	i.retry()
+}
+
+// retry has sent again what was lost. i.mu is held.
+func (i *Instance) retry() {
+	close(i.changed)
+	i.changed = make(chan struct{})
 }
 
 // Crash ends the instance as kill -9 would: it renews and answers nothing more.
@@ -150,14 +158,17 @@ func (i *Instance) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) {
 	defer context.AfterFunc(i.life, cancel)()
 	i.mu.Lock()
 	i.calls[Kind(op)]++
-	fate := None
-	if i.fault != nil {
-		fate = i.fault(op)
-	}
 	i.mu.Unlock()
+	fate, changed := i.fateOf(op)
+	for fate == Drop {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, fsm.Errorf(fsm.CodeNoQuorum, "no answer in time")
+		}
+		fate, changed = i.fateOf(op)
+	}
 	switch fate {
-	case Drop:
-		return nil, i.over(ctx, fsm.CodeNoQuorum)
 	case Refuse:
 		return nil, fsm.Errorf(fsm.CodeNoQuorum, "refused by the test")
 	case Doubt:
@@ -170,7 +181,11 @@ func (i *Instance) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) {
 	res := i.w.commit(op)
 	i.w.mu.Unlock()
 	if fate == LoseReply {
-		return nil, i.over(ctx, fsm.CodeUncertain)
+		select {
+		case <-changed: // the retry is answered with what was remembered
+		case <-ctx.Done():
+			return nil, fsm.Errorf(fsm.CodeUncertain, "no answer in time")
+		}
 	}
 	if fate == DoubtDone {
 		return nil, fsm.Errorf(fsm.CodeUncertain, "applied, by the test")
@@ -197,9 +212,22 @@ func Kind(op fsm.Op) string {
 	return fmt.Sprintf("%T", op)
 }
 
-// over waits until ctx ends, or the process.
-func (i *Instance) over(ctx context.Context, code fsm.Code) error {
+func (i *Instance) fateOf(op Op) (fate Fault, changed <-chan struct{}) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.fault != nil {
+		fate = i.fault(op)
+	}
+	return fate, i.changed
+}
+
+// silence waits until the faults change, or ctx ends, or the process.
+func (i *Instance) silence(ctx context.Context, code fsm.Code) error {
+	i.mu.Lock()
+	changed := i.changed
+	i.mu.Unlock()
 	select {
+	case <-changed:
 	case <-ctx.Done():
 	case <-i.life.Done():
 	}

@@ -41,8 +41,11 @@ func (k *keeper) change() {
 // FaultKeepAlives decides the fate of each keep-alive; nil means none.
 func (i *Instance) FaultKeepAlives(f func() Fault) {
 	i.keeper.mu.Lock()
-	defer i.keeper.mu.Unlock()
 	i.keeper.fault = f
+	i.keeper.mu.Unlock()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.retry()
 }
 
 // Doubt makes the session untrusted until the next confirmed keep-alive, as the
@@ -128,7 +131,7 @@ func (i *Instance) keepAlive(ctx context.Context, id string) error {
 	}
 	switch fate {
 	case Drop:
-		return i.over(ctx, fsm.CodeNoQuorum)
+		return i.silence(ctx, fsm.CodeNoQuorum)
 	case Refuse, Doubt:
 		return fsm.Errorf(fsm.CodeNoQuorum, "refused by the test")
 	}
@@ -138,7 +141,7 @@ func (i *Instance) keepAlive(ctx context.Context, id string) error {
 	changed, ok := i.w.renew(id)
 	switch fate {
 	case LoseReply:
-		return i.over(ctx, fsm.CodeUncertain)
+		return i.silence(ctx, fsm.CodeUncertain)
 	case DoubtDone:
 		return fsm.Errorf(fsm.CodeUncertain, "answered with rubbish, by the test")
 	}
