@@ -101,6 +101,7 @@ func BenchmarkApply(b *testing.B) {
 				}
 				next := 0
 				prepare()
+				b.ResetTimer()
 				b.ReportAllocs()
 				for n := 0; n < b.N; n += perEntry {
 					if next == len(entries) {

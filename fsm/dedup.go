@@ -131,7 +131,6 @@ func (s *State) once(c *client, cmd *Command, r *Result) *Result {
 // replay answers a repeat with the first answer. An acquire and an opening are
 // checked against the present: they never answer with what is gone.
 func (s *State) replay(m *remembered, r *Result) *Result {
-	s.got = m.got
 	if id := m.result.SessionId; id != "" {
 		if _, err := s.live(id); err != nil {
 			refuse(r, err)
@@ -141,7 +140,6 @@ func (s *State) replay(m *remembered, r *Result) *Result {
 	if m.got.key == "" {
 		return m.result
 	}
-	r.Revision = m.result.Revision
 	sess, err := s.live(m.got.session)
 	if err != nil {
 		refuse(r, err)
@@ -155,7 +153,9 @@ func (s *State) replay(m *remembered, r *Result) *Result {
 		r.Queued = true
 	default:
 		refuse(r, Errorf(CodeStaleToken, "the acquire was answered before and what it got is gone"))
+		return r
 	}
+	s.got = m.got
 	return r
 }
 

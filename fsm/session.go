@@ -80,7 +80,7 @@ func (s *Session) waitsFor(key string) int {
 // addWait and the like change a session that the State owns.
 func (s *Session) addWait(key string, n int) {
 	if s.waits == nil {
-		s.waits = &btree.Map[string, int]{}
+		s.waits = newMap[int]()
 	}
 	if n += s.waitsFor(key); n > 0 {
 		s.waits.Set(key, n)
@@ -91,7 +91,7 @@ func (s *Session) addWait(key string, n int) {
 
 func (s *Session) setLease(l *Lease) {
 	if s.leases == nil {
-		s.leases = &btree.Map[string, *Lease]{}
+		s.leases = newMap[*Lease]()
 	}
 	s.leases.Set(l.Key, l)
 }

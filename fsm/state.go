@@ -76,6 +76,9 @@ func WithDefects(d Defects) Option { return func(s *State) { s.defects = d } }
 // NewState returns the state before the first entry.
 func NewState(opts ...Option) *State {
 	s := &State{epoch: 1}
+	s.sessions = *newMap[*Session]()
+	s.leases = *newMap[*Lease]()
+	s.queues = *newMap[*queue]()
 	s.events = newRing[Event](EventRingSize)
 	s.ledger = newRing[LedgerEntry](LedgerRingSize)
 	s.cluster.maxTTL = DefaultMaxSessionTTL
@@ -84,6 +87,12 @@ func NewState(opts ...Option) *State {
 	}
 	return s
 }
+
+// degree of the trees. The entry after a View copies each node on its way, so
+// that nodes of half the usual size cost less than the deeper tree does.
+const degree = 16
+
+func newMap[V any]() *btree.Map[string, V] { return btree.NewMap[string, V](degree) }
 
 // View returns the state as of now, in constant time. It stays as it is while
 // the State goes on.
