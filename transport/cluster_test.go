@@ -31,6 +31,7 @@ func (c *counter) Apply(*raft.Log) any {
 	c.n++
 	return c.n
 }
+
 func (c *counter) Snapshot() (raft.FSMSnapshot, error) { return nil, fmt.Errorf("no snapshots here") }
 func (c *counter) Restore(io.ReadCloser) error         { return nil }
 

@@ -109,10 +109,10 @@ func (c Config) validateBind() error {
 	bind := cmp.Or(c.Bind, DefaultBind)
 	host, port, err := net.SplitHostPort(bind)
 	if err != nil {
-		return fmt.Errorf("Bind: %q is not host:port: write it like %s", bind, DefaultBind)
+		return fault("Bind", "%q is not host:port: write it like %s", bind, DefaultBind)
 	}
 	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return fmt.Errorf("Bind: port %q of %q is not a number up to 65535", port, bind)
+		return fault("Bind", "port %q of %q is not a number up to 65535", port, bind)
 	}
 	if isLoopback(host) || c.Insecure {
 		return nil
@@ -127,7 +127,7 @@ func (c Config) validateBind() error {
 	if missing == nil {
 		return nil
 	}
-	return fmt.Errorf("Bind: %s is reachable from other machines, but %s is not set: make the material with `miwnode cert ca`, `miwnode cert node` and "+
+	return fault("Bind", "%s is reachable from other machines, but %s is not set: make the material with `miwnode cert ca`, `miwnode cert node` and "+
 		"`miwnode keygen`, or bind a loopback address like %s, or set Insecure if the network keeps everybody else out",
 		bind, strings.Join(missing, " and "), DefaultBind)
 }
@@ -138,14 +138,14 @@ func (c Config) validateAdvertise() error {
 	}
 	host, _, err := splitHostPort(c.Advertise, "0")
 	if err != nil {
-		return fmt.Errorf("Advertise: %w: write the host, or host:port, under which other nodes reach this one", err)
+		return fault("Advertise", "%w: write the host, or host:port, under which other nodes reach this one", err)
 	}
 	if isUnspecified(host) {
-		return fmt.Errorf("Advertise: nobody reaches %s: write the host, or host:port, under which other nodes reach this one", c.Advertise)
+		return fault("Advertise", "nobody reaches %s: write the host, or host:port, under which other nodes reach this one", c.Advertise)
 	}
 	// An unparsable Bind is a fault of its own.
 	if bound, _, err := net.SplitHostPort(cmp.Or(c.Bind, DefaultBind)); err == nil && isLoopback(host) && !isLoopback(bound) {
-		return fmt.Errorf("Advertise: %s is reachable from this machine only, but Bind %s is open to others, who would be told to reach it there: "+
+		return fault("Advertise", "%s is reachable from this machine only, but Bind %s is open to others, who would be told to reach it there: "+
 			"advertise an address of this machine, or bind a loopback address", c.Advertise, c.Bind)
 	}
 	return nil
@@ -153,14 +153,14 @@ func (c Config) validateAdvertise() error {
 
 func (c Config) validateGossipKey() error {
 	if n := len(c.GossipKey); n != 0 && !slices.Contains([]int{16, 24, 32}, n) {
-		return fmt.Errorf("GossipKey: has %d bytes, must have 16, 24 or 32: make one with `miwnode keygen`", n)
+		return fault("GossipKey", "has %d bytes, must have 16, 24 or 32: make one with `miwnode keygen`", n)
 	}
 	return nil
 }
 
 func (c Config) validatePeerTimeout() error {
 	if c.PeerTimeout != 0 && c.PeerTimeout < 100*time.Millisecond {
-		return fmt.Errorf("PeerTimeout: %v is too short to tell a dead peer from a busy one: at least 100ms", c.PeerTimeout)
+		return fault("PeerTimeout", "%v is too short to tell a dead peer from a busy one: at least 100ms", c.PeerTimeout)
 	}
 	return nil
 }
@@ -168,10 +168,15 @@ func (c Config) validatePeerTimeout() error {
 // validateIdentity checks what only a running Transport needs.
 func (c Config) validateIdentity() error {
 	if c.Identity == nil {
-		return errors.New("Identity: is required")
+		return fault("Identity", "is required")
 	}
 	if err := checkNodeID(c.Identity().NodeID); err != nil {
-		return fmt.Errorf("Identity: %w", err)
+		return fault("Identity", "%w", err)
 	}
 	return nil
+}
+
+// fault is an error that begins with the name of the field it is about.
+func fault(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...))
 }

@@ -61,6 +61,7 @@ func ReadHello(r io.Reader) (Identity, error) {
 	err := readMessage(r, &h)
 	return greeterOf(&h).id, err
 }
+
 func AppendHello(b []byte, id Identity) ([]byte, error) {
 	return appendMessage(b, greeter{id: id}.hello())
 }

@@ -366,8 +366,10 @@ func (t *Transport) logRefusal(refused *RefusedError, conn net.Conn, dialled boo
 	if dialled {
 		direction = "outgoing"
 	}
-	args := []any{"refusal", refused.Refusal.String(), "reason", refused.Reason, "by", by, "direction", direction,
-		"local", conn.LocalAddr().String(), "remote", remote}
+	args := []any{
+		"refusal", refused.Refusal.String(), "reason", refused.Reason, "by", by, "direction", direction,
+		"local", conn.LocalAddr().String(), "remote", remote,
+	}
 	if refused.Peer.NodeID != "" {
 		args = append(args, "peer", refused.Peer.NodeID, "peer_addr", refused.Peer.Addr)
 	}

@@ -90,8 +90,10 @@ func listen(t *testing.T, n *memnet.Net, id string, changes ...change) *member {
 	return m
 }
 
-var nonces sync.Mutex
-var lastNonce int
+var (
+	nonces    sync.Mutex
+	lastNonce int
+)
 
 func nonce() string {
 	nonces.Lock()

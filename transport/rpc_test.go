@@ -148,17 +148,27 @@ func TestCall_NotSentOrUnknown(t *testing.T) {
 		{name: "unknown name", addr: "nowhere:7400", method: echoMethod, notSent: true},
 		{name: "another node answers", want: "c", method: echoMethod, notSent: true, after: -1},
 		{name: "body too large", method: echoMethod, body: transport.MaxBody + 1, notSent: true, is: transport.ErrTooLarge},
-		{name: "cut before the first call", method: echoMethod, notSent: true, is: context.DeadlineExceeded, after: limit,
-			fault: func(n *memnet.Net, _, _ *member) { n.Cut("a", "b") }},
-		{name: "own transport closed", method: echoMethod, notSent: true, is: transport.ErrClosed,
-			fault: func(_ *memnet.Net, a, _ *member) { _ = a.Close() }},
+		{
+			name: "cut before the first call", method: echoMethod, notSent: true, is: context.DeadlineExceeded, after: limit,
+			fault: func(n *memnet.Net, _, _ *member) { n.Cut("a", "b") },
+		},
+		{
+			name: "own transport closed", method: echoMethod, notSent: true, is: transport.ErrClosed,
+			fault: func(_ *memnet.Net, a, _ *member) { _ = a.Close() },
+		},
 		{name: "deadline while the handler runs", method: waitMethod, is: context.DeadlineExceeded, after: limit, runs: 1},
-		{name: "peer crashes while the handler runs", method: waitMethod, is: transport.ErrConnLost, after: -1, runs: 1,
-			fault: func(n *memnet.Net, _, _ *member) { time.AfterFunc(time.Second, func() { n.Crash("b") }) }},
-		{name: "own transport closes while the handler runs", method: waitMethod, is: transport.ErrClosed, after: time.Second, runs: 1,
-			fault: func(_ *memnet.Net, a, _ *member) { time.AfterFunc(time.Second, func() { _ = a.Close() }) }},
-		{name: "peer's transport closes while the handler runs", method: waitMethod, is: transport.ErrConnLost, after: -1, runs: 1,
-			fault: func(_ *memnet.Net, _, b *member) { time.AfterFunc(time.Second, func() { _ = b.Close() }) }},
+		{
+			name: "peer crashes while the handler runs", method: waitMethod, is: transport.ErrConnLost, after: -1, runs: 1,
+			fault: func(n *memnet.Net, _, _ *member) { time.AfterFunc(time.Second, func() { n.Crash("b") }) },
+		},
+		{
+			name: "own transport closes while the handler runs", method: waitMethod, is: transport.ErrClosed, after: time.Second, runs: 1,
+			fault: func(_ *memnet.Net, a, _ *member) { time.AfterFunc(time.Second, func() { _ = a.Close() }) },
+		},
+		{
+			name: "peer's transport closes while the handler runs", method: waitMethod, is: transport.ErrConnLost, after: -1, runs: 1,
+			fault: func(_ *memnet.Net, _, b *member) { time.AfterFunc(time.Second, func() { _ = b.Close() }) },
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

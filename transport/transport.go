@@ -93,7 +93,7 @@ func (t *Transport) settleAddress() error {
 	if t.cfg.Advertise != "" {
 		host, p, err := splitHostPort(t.cfg.Advertise, port)
 		if err != nil {
-			return fmt.Errorf("Advertise: %w", err)
+			return fault("Advertise", "%w", err)
 		}
 		if p == "0" {
 			p = port
@@ -113,7 +113,7 @@ func (t *Transport) settleAddress() error {
 	}
 	if t.cfg.TLS != nil {
 		if err := t.cfg.TLS.CheckName(t.cfg.Identity().NodeID, t.advertise); err != nil {
-			return fmt.Errorf("TLS: the certificate of this node does not fit: %w", err)
+			return fault("TLS", "the certificate of this node does not fit: %w", err)
 		}
 	}
 	return nil
@@ -127,7 +127,7 @@ func (t *Transport) ownHost() (string, error) {
 			return addrs[0].String(), nil
 		}
 	}
-	return "", fmt.Errorf("Advertise: this machine has no address that stands for %s: set the one under which other nodes reach this one", t.cfg.Bind)
+	return "", fault("Advertise", "this machine has no address that stands for %s: set the one under which other nodes reach this one", t.cfg.Bind)
 }
 
 // Addr returns the bound host:port; "" for a client.
