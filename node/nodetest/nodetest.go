@@ -151,6 +151,9 @@ func (c *Cluster) Add() int {
 	return i
 }
 
+// AddIdle makes room for one more node, which joins when it is started.
+func (c *Cluster) AddIdle() int { return c.add(true) }
+
 func (c *Cluster) member(i int) *member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
