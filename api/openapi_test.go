@@ -98,9 +98,35 @@ func TestOpenAPI_Fields(t *testing.T) {
 	doc := readOpenAPI(t)
 	types := map[string]reflect.Type{}
 	for _, v := range []any{
-		errorAnswer{}, ErrorBody{}, Health{}, Status{}, Quorum{}, Members{}, Member{}, Instances{}, Instance{}, Mark{}, MarkRequest{}, Accepted{},
-		OpenSessionRequest{}, Session{}, KeptAlive{}, KeptLease{}, Leases{}, Lease{}, Holder{}, AcquireRequest{}, Acquired{}, ReleaseRequest{},
-		TransferRequest{}, RevokeRequest{}, StepDownRequest{}, History{}, HistoryEntry{}, Event{}, Resync{},
+		errorAnswer{},
+		ErrorBody{},
+		Health{},
+		Status{},
+		Quorum{},
+		Members{},
+		Member{},
+		Instances{},
+		Instance{},
+		Mark{},
+		MarkRequest{},
+		Accepted{},
+		OpenSessionRequest{},
+		Session{},
+		KeptAlive{},
+		KeptLease{},
+		Leases{},
+		Lease{},
+		Holder{},
+		AcquireRequest{},
+		Acquired{},
+		ReleaseRequest{},
+		TransferRequest{},
+		RevokeRequest{},
+		StepDownRequest{},
+		History{},
+		HistoryEntry{},
+		Event{},
+		Resync{},
 	} {
 		name := reflect.TypeOf(v).Name()
 		if name == "errorAnswer" {

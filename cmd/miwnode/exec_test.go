@@ -166,6 +166,24 @@ func TestProcess_ExecLost(t *testing.T) {
 			t.Error("the key passed on while the command or its child lived")
 		}
 	})
+	t.Run("the node restarts", func(t *testing.T) {
+		c := c.in(t)
+		e := c.start("exec", "--key", "k", "--", "sh", "-c", "echo began; while ! test -e done; do sleep 0.1; done; exit 3")
+		e.says("began")
+		_, token := n.holder("k")
+		n.signal(syscall.SIGKILL)
+		<-n.done
+		n.again()
+		n.ready()
+		// Its keep-alives are tried until its own deadline, so it loses nothing.
+		c.write("done", "")
+		e.ends(3)
+		var h api.History
+		n.get("/v1/history?key=k", &h)
+		if last := h.Entries[len(h.Entries)-1]; last.Token != token || last.EndReason != "released" {
+			t.Errorf("the last grant is %+v, want token %d, released", last, token)
+		}
+	})
 	t.Run("handed over", func(t *testing.T) {
 		c := c.in(t)
 		e := c.start("exec", "--key", "k", "--", "sh", "-c", "trap 'echo finishing; exit 0' TERM; echo began; while :; do sleep 0.1; done")

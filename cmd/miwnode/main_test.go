@@ -149,17 +149,16 @@ func (r result) says(texts ...string) result {
 	return r
 }
 
-// process is a command that goes on.
+// running is a command that goes on.
 type running struct {
 	t    *testing.T
 	line string
 	cmd  *exec.Cmd
 	done chan struct{}
 
-	mu     sync.Mutex
-	out    bytes.Buffer
-	wake   chan struct{} // closed at the next output
-	killed bool
+	mu   sync.Mutex
+	out  bytes.Buffer
+	wake chan struct{} // closed at the next output
 }
 
 func (c *cli) start(args ...string) *running {
