@@ -26,10 +26,10 @@ func benchNodes(b *testing.B, n int) (nodes []*node.Node, sessions []string) {
 		addrs = append(addrs, l.Addr().String())
 		l.Close()
 	}
+	dir := b.TempDir() // before the clean-up below: it is removed last
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	b.Cleanup(func() { cancel(); running.Wait() })
-	dir := b.TempDir()
 	for i, addr := range addrs {
 		n, err := node.New(node.Config{DataDir: filepath.Join(dir, strconv.Itoa(i)), Bind: addr, Join: addrs, BootstrapExpect: n})
 		if err != nil {
