@@ -123,8 +123,13 @@ func (t Timing) Validate() error {
 		name string
 		d    time.Duration
 	}{
-		{"SessionTTL", t.SessionTTL}, {"RenewInterval", t.RenewInterval}, {"Margin", t.Margin}, {"StopBudget", t.StopBudget},
-		{"DrainTimeout", t.DrainTimeout}, {"KillTimeout", t.KillTimeout}, {"RaftTimeout", t.RaftTimeout},
+		{"SessionTTL", t.SessionTTL},
+		{"RenewInterval", t.RenewInterval},
+		{"Margin", t.Margin},
+		{"StopBudget", t.StopBudget},
+		{"DrainTimeout", t.DrainTimeout},
+		{"KillTimeout", t.KillTimeout},
+		{"RaftTimeout", t.RaftTimeout},
 	} {
 		if f.d < 0 {
 			bad("%s is %v: it must be positive", f.name, f.d)

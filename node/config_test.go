@@ -53,10 +53,14 @@ func TestChecklist(t *testing.T) {
 			{node.Timing{SessionTTL: 61 * time.Second, Margin: 7 * time.Second}, "it must lie between 2s and 1m0s"},
 			{node.Timing{SessionTTL: 60 * time.Second, Margin: 6 * time.Second}, ""},
 			{node.Timing{RaftTimeout: 149 * time.Millisecond}, "it must be at least 150ms"},
-			{node.Timing{SessionTTL: 2 * time.Second, RenewInterval: 400 * time.Millisecond, Margin: 200 * time.Millisecond,
-				StopBudget: 300 * time.Millisecond, RaftTimeout: 500 * time.Millisecond}, ""},
-			{node.Timing{SessionTTL: 2 * time.Second, RenewInterval: 500 * time.Millisecond, Margin: 200 * time.Millisecond,
-				StopBudget: 300 * time.Millisecond, RaftTimeout: 500 * time.Millisecond}, "it must exceed RenewInterval + Margin + StopBudget + 2*RaftTimeout = 2s"},
+			{node.Timing{
+				SessionTTL: 2 * time.Second, RenewInterval: 400 * time.Millisecond, Margin: 200 * time.Millisecond,
+				StopBudget: 300 * time.Millisecond, RaftTimeout: 500 * time.Millisecond,
+			}, ""},
+			{node.Timing{
+				SessionTTL: 2 * time.Second, RenewInterval: 500 * time.Millisecond, Margin: 200 * time.Millisecond,
+				StopBudget: 300 * time.Millisecond, RaftTimeout: 500 * time.Millisecond,
+			}, "it must exceed RenewInterval + Margin + StopBudget + 2*RaftTimeout = 2s"},
 		} {
 			err := c.timing.Validate()
 			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {

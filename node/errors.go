@@ -26,9 +26,6 @@ var ErrStorage = errors.New("storage failed")
 // ErrAlreadyRun is returned by a second Run of one Node.
 var ErrAlreadyRun = errors.New("node: Run may be called once")
 
-// errKilled is the cause of a context that ends as a killed process would.
-var errKilled = errors.New("killed")
-
 // errLeadershipLost is the cause that ends a term's context.
 var errLeadershipLost = errors.New("leadership lost")
 

@@ -116,12 +116,16 @@ func (f *folder) read(name string, v any) (found bool, err error) {
 		Format int `json:"format"`
 	}
 	if err := json.Unmarshal(b, &head); err != nil || head.Format < 1 {
-		return false, &folderError{dir: f.dir, kind: ErrFolderDamaged,
-			text: fmt.Sprintf("%s is damaged or cut short (%d bytes); restore the folder, or start with an empty one as a new node", name, len(b))}
+		return false, &folderError{
+			dir: f.dir, kind: ErrFolderDamaged,
+			text: fmt.Sprintf("%s is damaged or cut short (%d bytes); restore the folder, or start with an empty one as a new node", name, len(b)),
+		}
 	}
 	if head.Format > folderFormat {
-		return false, &folderError{dir: f.dir, kind: ErrFolderNewer,
-			text: fmt.Sprintf("%s has format %d, this version knows up to %d; run the newer version", name, head.Format, folderFormat)}
+		return false, &folderError{
+			dir: f.dir, kind: ErrFolderNewer,
+			text: fmt.Sprintf("%s has format %d, this version knows up to %d; run the newer version", name, head.Format, folderFormat),
+		}
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return false, &folderError{dir: f.dir, kind: ErrFolderDamaged, text: fmt.Sprintf("%s is damaged: %v", name, err)}
@@ -147,14 +151,6 @@ func (f *folder) write(name string, v any) error {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
-}
-
-// remove deletes a file of the folder for good.
-func (f *folder) remove(name string) error {
-	if err := os.Remove(f.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return syncDir(f.dir)
 }
 
 func writeSynced(path string, b []byte) error {

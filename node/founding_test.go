@@ -279,7 +279,7 @@ func TestNode_WaitsForPortAndName(t *testing.T) {
 			t.Errorf("the port is free and the node does not listen: %v", c.Node(0).ReadyErr())
 		}
 		c.Crash(0)
-		c.Start(1 - 1)
+		c.Start(0)
 		c.Net.SetName("cluster.example", c.Net.Host(c.Host(0)).IP())
 		c.WaitReady()
 	})

@@ -53,8 +53,10 @@ func openIdentity(f *folder, wantID, kernelBoot string) (*identity, error) {
 		// A log without an identity is half a folder: guessing an ID could put a
 		// vote of one node under the name of another.
 		if _, err := os.Stat(f.path(raftFile)); err == nil {
-			return nil, &folderError{dir: f.dir, kind: ErrFolderDamaged,
-				text: fmt.Sprintf("%s is missing but %s is there; restore it, or start with an empty folder as a new node", identityFile, raftFile)}
+			return nil, &folderError{
+				dir: f.dir, kind: ErrFolderDamaged,
+				text: fmt.Sprintf("%s is missing but %s is there; restore it, or start with an empty folder as a new node", identityFile, raftFile),
+			}
 		}
 		rec = identityRecord{NodeID: wantID}
 		if rec.NodeID == "" {
@@ -67,8 +69,10 @@ func openIdentity(f *folder, wantID, kernelBoot string) (*identity, error) {
 		}
 	}
 	if wantID != "" && wantID != rec.NodeID {
-		return nil, &folderError{dir: f.dir, kind: ErrOtherID,
-			text: fmt.Sprintf("belongs to node %s, not to %s; drop the ID, or give this node a folder of its own", rec.NodeID, wantID)}
+		return nil, &folderError{
+			dir: f.dir, kind: ErrOtherID,
+			text: fmt.Sprintf("belongs to node %s, not to %s; drop the ID, or give this node a folder of its own", rec.NodeID, wantID),
+		}
 	}
 	if kernelBoot == "" {
 		kernelBoot = readKernelBoot()
@@ -108,8 +112,10 @@ func (id *identity) adopt(clusterID string) error {
 	defer id.mu.Unlock()
 	rec := id.record
 	if rec.ClusterID != "" && rec.ClusterID != clusterID {
-		return &folderError{dir: id.folder.dir, kind: ErrOtherCluster,
-			text: fmt.Sprintf("belongs to cluster %s, not to %s", rec.ClusterID, clusterID)}
+		return &folderError{
+			dir: id.folder.dir, kind: ErrOtherCluster,
+			text: fmt.Sprintf("belongs to cluster %s, not to %s", rec.ClusterID, clusterID),
+		}
 	}
 	if rec.ClusterID == clusterID {
 		return nil

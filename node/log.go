@@ -64,6 +64,7 @@ func (l *raftLogger) GetLevel() hclog.Level         { return hclog.Debug }
 func (l *raftLogger) Named(name string) hclog.Logger {
 	return l.ResetNamed(strings.Trim(l.name+"."+name, "."))
 }
+
 func (l *raftLogger) With(args ...any) hclog.Logger {
 	return &raftLogger{log: l.log.With(args...), name: l.name, args: append(append([]any(nil), l.args...), args...)}
 }

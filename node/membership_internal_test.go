@@ -29,10 +29,18 @@ func TestPlan(t *testing.T) {
 		{"one that is silent", []memberState{up("a", ""), {id: "b", caughtUp: true}}, []raft.Server{server("a", v), server("b", l)}, 3, ""},
 		{"one that nobody knows", []memberState{up("a", "")}, []raft.Server{server("a", v), server("b", l)}, 3, ""},
 		{"voters enough", []memberState{up("a", ""), up("b", "")}, []raft.Server{server("a", v), server("b", l)}, 1, ""},
-		{"as many as are missing, by ID", []memberState{up("a", ""), up("d", ""), up("c", ""), up("b", "")},
-			[]raft.Server{server("a", v), server("d", l), server("c", l), server("b", l)}, 3, "b c"},
-		{"zones without a voter first", []memberState{up("a", "z1"), up("b", "z1"), up("c", "z2"), up("d", "z3")},
-			[]raft.Server{server("a", v), server("b", l), server("c", l), server("d", l)}, 3, "c d"},
+		{
+			"as many as are missing, by ID",
+			[]memberState{up("a", ""), up("d", ""), up("c", ""), up("b", "")},
+			[]raft.Server{server("a", v), server("d", l), server("c", l), server("b", l)},
+			3, "b c",
+		},
+		{
+			"zones without a voter first",
+			[]memberState{up("a", "z1"), up("b", "z1"), up("c", "z2"), up("d", "z3")},
+			[]raft.Server{server("a", v), server("b", l), server("c", l), server("d", l)},
+			3, "c d",
+		},
 	} {
 		var got []string
 		for _, ch := range plan(c.members, c.config, c.voters) {

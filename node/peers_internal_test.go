@@ -18,8 +18,10 @@ func (r *reignOf) State() raft.RaftState { return r.state }
 
 // ack lets peer b acknowledge everything up to index in a term.
 func ack(p *peers, term, index, told uint64) {
-	q := &raft.AppendEntriesRequest{Term: term, PrevLogEntry: index - 1, PrevLogTerm: term, LeaderCommitIndex: told,
-		Entries: []*raft.Log{{Index: index, Term: term}}}
+	q := &raft.AppendEntriesRequest{
+		Term: term, PrevLogEntry: index - 1, PrevLogTerm: term, LeaderCommitIndex: told,
+		Entries: []*raft.Log{{Index: index, Term: term}},
+	}
 	p.sending("b", q)
 	p.answered("b", "b", q, &raft.AppendEntriesResponse{Term: term, Success: true}, false)
 }
