@@ -212,6 +212,7 @@ func (c *clientConn) call(ctx context.Context, m Method, body []byte) ([]byte, e
 			return nil, notSent(context.DeadlineExceeded)
 		}
 	}
+	c.out.others.Store(int32(c.slots.active - 1))
 	s.batch, s.at = c.out.batch, len(c.out.buf)
 	c.out.buf = appendRequest(c.out.buf, s.call, m, limit, body)
 	c.watch.called()

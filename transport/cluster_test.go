@@ -437,7 +437,11 @@ func TestSoak(t *testing.T) {
 			func(a, b string) { n.SetDelay(a, b, 50*time.Millisecond, 100*time.Millisecond) },
 			func(a, _ string) { n.Pause(a); time.AfterFunc(7*time.Second, func() { n.Resume(a) }) },
 		}
-		for i := range 60 {
+		rounds := 60
+		if testing.Short() {
+			rounds = 12
+		}
+		for i := range rounds {
 			x, y := rs[i%3].m.id, rs[(i+1+i/3%2)%3].m.id
 			faults[i%len(faults)](x, y)
 			for _, r := range rs {

@@ -3,7 +3,9 @@ package transport
 import (
 	"context"
 	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,8 +21,9 @@ const (
 
 // outbox collects frames for one connection; its one writer goroutine sends all that waits with one write.
 type outbox struct {
-	conn net.Conn
-	dead chan struct{} // closed with err set
+	conn   net.Conn
+	dead   chan struct{} // closed with err set
+	others atomic.Int32  // calls under way beside the one that wakes the writer
 
 	mu    sync.Mutex
 	buf   []byte        // waiting; guarded by mu, like all below
@@ -91,6 +94,10 @@ func (o *outbox) run() {
 		case <-o.wake:
 		case <-o.dead:
 			return
+		}
+		if o.others.Load() > 0 {
+			// A busy connection: whoever is about to append may do so first, for fewer and larger writes. A lone call is not kept waiting.
+			runtime.Gosched()
 		}
 		o.mu.Lock()
 		if o.err != nil {

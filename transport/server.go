@@ -117,6 +117,7 @@ func (c *serverConn) start(f frame) {
 	refuse := c.refuse(f, h)
 	if refuse == nil {
 		c.running[f.call] = in
+		c.out.others.Store(int32(len(c.running)))
 		c.bytes += len(f.body)
 		c.t.rpc.handlers.Add(1)
 	}
@@ -165,6 +166,7 @@ func (c *incoming) run(h Handler) {
 	conn.mu.Lock()
 	if conn.running != nil {
 		delete(conn.running, c.call)
+		conn.out.others.Store(int32(len(conn.running)))
 		conn.bytes -= len(c.body)
 	}
 	conn.mu.Unlock()
