@@ -67,7 +67,9 @@ var (
 // in checks that records come kind by kind and, within a kind, by rising keys.
 func (l *loader) in(kind int, key string) error {
 	switch {
-	case l.last == 0 && kind != recCluster, kind < l.last:
+	case key == "":
+		return errors.New("a record without a key")
+	case l.last == 0, kind < l.last:
 		return errOrder
 	case kind == l.last && key <= l.order:
 		return errOrder

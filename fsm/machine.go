@@ -68,15 +68,8 @@ func (m *Machine) Apply(l *raft.Log) any {
 	return out
 }
 
-// apply contains a panic: raft would meet the same entry at every start, and the
-// process around us is not ours to end. What the panic left half done is never
-// published.
 func (m *Machine) apply(l *raft.Log) (out *Outcome, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("broken invariant: %v\n%s", r, debug.Stack())
-		}
-	}()
+	defer contain(&err)
 	b, err := DecodeBatch(l.Data)
 	if err != nil {
 		return nil, err
@@ -85,6 +78,15 @@ func (m *Machine) apply(l *raft.Log) (out *Outcome, err error) {
 		return nil, fmt.Errorf("the copy is at revision %d already", m.state.cluster.revision)
 	}
 	return m.state.Apply(l.Index, l.Term, b), nil
+}
+
+// contain turns a panic into an error: raft would meet the same entry at every
+// start, and the process around us is not ours to end. What the panic left half
+// done is never published.
+func contain(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("broken invariant: %v\n%s", r, debug.Stack())
+	}
 }
 
 func (m *Machine) halt(err error) {
@@ -143,8 +145,9 @@ func cancelled(sink raft.SnapshotSink, err error) error {
 func (p persister) Release() {}
 
 // Restore replaces the state by a snapshot, all of it or nothing.
-func (m *Machine) Restore(r io.ReadCloser) error {
+func (m *Machine) Restore(r io.ReadCloser) (err error) {
 	defer r.Close()
+	defer contain(&err)
 	if err := m.Halted(); err != nil {
 		return fmt.Errorf("restore: the machine has halted: %w", err)
 	}

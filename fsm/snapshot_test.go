@@ -221,6 +221,8 @@ func TestSnapshot_Broken(t *testing.T) {
 		{"second cluster", []any{cluster, cluster, end(2)}, "out of order", false},
 		{"same session twice", []any{cluster, session("a"), session("a"), end(3)}, "out of order", false},
 		{"sessions unsorted", []any{cluster, session("b"), session("a"), end(3)}, "out of order", false},
+		{"session without an opening", []any{cluster, &fsmpb.Record{Record: &fsmpb.Record_Session{Session: &fsmpb.SessionRecord{}}}, end(2)}, "without a key", false},
+		{"lease without a key", []any{cluster, lease("", "", 4), end(2)}, "without a key", false},
 		{"lease of a dead session", []any{cluster, lease("k", "a", 1), end(2)}, "not live", false},
 		{"lease without a state", []any{cluster, session("a"), lease("k", "a", 0), end(3)}, "lease state 0", false},
 		{"lease of an unknown state", []any{cluster, session("a"), lease("k", "a", 257), end(3)}, "lease state 257", false},
