@@ -281,7 +281,7 @@ func Acquire(ctx context.Context, c Cluster, key string, options ...AcquireOptio
 		set(&o)
 	}
 	if err := errors.Join(o.stuck.Validate(), notNegative("lock delay", o.lockDelay), notNegative("drain timeout", o.drainTimeout)); err != nil {
-		return nil, fmt.Errorf("acquire %q: %w", key, err)
+		return nil, fmt.Errorf("acquire %q: %w", key, &fsm.Error{Code: fsm.CodeInvalidArgument, Message: err.Error()})
 	}
 	lo := lookoutFor(c)
 	l, err := acquire(ctx, lo, key, o)
@@ -364,7 +364,7 @@ func (lo *lookout) keepFor(f func()) {
 
 func notNegative(field string, d time.Duration) error {
 	if d < 0 {
-		return fsm.Errorf(fsm.CodeInvalidArgument, "%s is %v: it must not be negative", field, d)
+		return fmt.Errorf("%s is %v: it must not be negative", field, d)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -213,4 +214,44 @@ func TestLease_ValidDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	equal(t, l.Release(t.Context()), nil, "release")
+}
+
+// Ensures that a lock delay bars the key after a loss and not after a release,
+// and that a lease of Acquire ends the process only if that was asked for.
+func TestLease_LockDelayAndExit(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		a, b := w.Join("a"), w.Join("b")
+		var exits atomic.Int64
+		var log strings.Builder
+		options := []coord.AcquireOption{
+			coord.WithLockDelay(2 * time.Second), coord.WithLogger(slog.New(slog.NewTextHandler(&log, nil))),
+			coord.WithStuck(coord.StuckConfig{WhenLost: coord.PolicyExit, Exit: func(code int) { exits.Store(int64(code)) }}),
+		}
+		l, err := coord.Acquire(t.Context(), a, "k", options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, l.Release(t.Context()), nil, "release")
+		if l, err = coord.Acquire(t.Context(), a, "k", append(options, coord.Try())...); err != nil {
+			t.Fatal(err)
+		}
+		cut := time.Now()
+		a.Cut()
+		m, err := coord.Acquire(t.Context(), b, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at(t, cut, 12*time.Second, "granted to b") // T and the lock delay
+		synctest.Wait()
+		equal(t, exits.Load(), 75, "exit code")
+		if !strings.Contains(log.String(), "lease has not been released in time") {
+			t.Errorf("log: %s", log.String())
+		}
+		equal(t, m.Release(t.Context()), nil, "release")
+		a.Heal()
+		wantErr(t, l.Release(t.Context()), fsm.ErrStaleToken)
+
+		_, err = coord.Acquire(t.Context(), a, "k", coord.WithLockDelay(-1), coord.WithStuck(coord.StuckConfig{WhenLost: coord.PolicyHold}))
+		wantErr(t, err, fsm.ErrInvalidArgument)
+	})
 }
