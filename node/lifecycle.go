@@ -216,6 +216,7 @@ func (n *Node) quit() {
 
 // leftovers is whether anything of earlier starts may still run.
 type leftovers struct {
+	mu    sync.Mutex // held while that is found out
 	asked bool
 	none  bool
 }
@@ -228,9 +229,10 @@ func (n *Node) restartProved(context.Context) bool {
 		n.members.say("proof", "restart proves nothing: an earlier session runs out by itself", "why", why)
 		return false
 	}
-	n.life.mu.Lock()
-	defer n.life.mu.Unlock()
-	if l := &n.life.leftover; !l.asked {
+	l := &n.life.leftover
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.asked {
 		l.asked = true
 		left, err := n.cfg.seams.leftovers(n.cfg.DataDir, leftoverLimit)
 		l.none = err == nil && len(left) == 0
@@ -238,7 +240,7 @@ func (n *Node) restartProved(context.Context) bool {
 			n.log.Warn("commands of an earlier start may still run: its session runs out by itself", "left", len(left), "err", err)
 		}
 	}
-	return n.life.leftover.none
+	return l.none
 }
 
 // leftovers kills and awaits what earlier starts have left.

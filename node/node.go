@@ -47,10 +47,11 @@ type lifecycle struct {
 
 	readyOnce, closeOnce sync.Once
 
-	mu       sync.Mutex
-	unready  error // nil = ready
-	failure  error // first fault
 	leftover leftovers
+
+	mu      sync.Mutex
+	unready error // nil = ready
+	failure error // first fault
 }
 
 // New checks cfg, takes the data folder and reads or makes the node's identity
