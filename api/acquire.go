@@ -29,7 +29,7 @@ func (c *call) acquire() (any, int, error) {
 	c.ctx = ctx
 
 	// Watch before asking: a grant in between must not be missed.
-	wake, stop := c.node.Watch(fsm.LeaseTopic(req.Key), fsm.SessionTopic(req.SessionID))
+	wake, stop := c.node.Watch(fsm.GrantTopic(req.Key, req.SessionID, req.Holder), fsm.SessionTopic(req.SessionID))
 	defer stop()
 	w := waiting{c: c, req: req, ask: rand.Uint64() | 1}
 	res, err := c.propose(&fsm.Acquire{

@@ -265,6 +265,7 @@ func (h *handler) answer(w http.ResponseWriter, status int, body any) {
 		return
 	}
 	header.Set("Content-Type", "application/json")
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not every server has one
 	w.WriteHeader(status)
 	_, _ = w.Write(append(b, '\n')) // a caller that is gone needs no answer
 }

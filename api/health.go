@@ -3,6 +3,7 @@ package api
 import (
 	"log/slog"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -26,6 +27,7 @@ func (c *call) readyz() (any, int, error) {
 }
 
 func (c *call) metrics() (any, int, error) {
+	_ = http.NewResponseController(c.w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	c.h.metrics.ServeHTTP(c.w, c.r)
 	return nil, 0, nil
 }

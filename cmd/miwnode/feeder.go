@@ -39,10 +39,14 @@ func (f *feeder) feed(ctx context.Context, id string) {
 	tick := time.NewTicker(f.cfg.node.Timing.RenewInterval / 4)
 	defer tick.Stop()
 	ending, ended := f.n.SessionEnding(id), f.n.SessionEnded(id)
+	fed := time.Duration(0)
 	for {
+		// The clock is read first: a pause between the two makes the instant too
+		// early, never too late. Less than a few milliseconds is no news.
 		now := guard.BootTime()
-		if left := f.n.Trusted(id); left > 0 {
-			stop := now + left
+		left := f.n.Trusted(id)
+		if stop := now + left; left > 0 && stop > fed+10*time.Millisecond {
+			fed = stop
 			_ = f.g.Feed(guard.Feed{StopAt: stop, KillAt: stop + f.cfg.node.Timing.StopBudget, Session: f.session(id)})
 		}
 		select {

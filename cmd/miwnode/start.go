@@ -69,7 +69,7 @@ before the lease can pass on, with everything it started.`,
 }
 
 // runNode runs a node, its API, its guard and its singletons until a signal
-// ends it or the node can't go on.
+// ends it or the node can't go on. It returns at the end of the process.
 func runNode(ctx context.Context, cfg startConfig) error {
 	n, err := node.New(cfg.node)
 	if err != nil {
@@ -78,7 +78,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	log := cfg.log.With("node", n.ID())
 	server, err := api.NewServer(n, cfg.server)
 	if err != nil {
-		return errors.Join(err, abandon(n))
+		return err
 	}
 	// The node may only open its session when it knows what an earlier start has
 	// left behind, so the guard stands before it runs.
@@ -87,7 +87,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	case errors.Is(err, guard.ErrUnsupported) && len(cfg.singletons) == 0:
 		log.Warn("no guard: a crash is known only by the TTL or the restart", "reason", err)
 	case err != nil:
-		return errors.Join(fmt.Errorf("start the guard: %w", err), server.Close(), abandon(n))
+		return errors.Join(fmt.Errorf("start the guard: %w", err), server.Close())
 	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -131,13 +131,6 @@ func runNode(ctx context.Context, cfg startConfig) error {
 		return nil
 	}
 	return err
-}
-
-// abandon gives the folder of a node that was never run back.
-func abandon(n *node.Node) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return n.Run(ctx)
 }
 
 // awaitSignals begins the graceful leave with the first signal and ends the
