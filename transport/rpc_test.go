@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -319,4 +320,32 @@ func greeted(t *testing.T, n *memnet.Net, b *member) io.ReadWriteCloser {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// A peer that starts more calls than a connection may have is told which were not started.
+func TestServe_TooManyCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, n *memnet.Net, _, b *member, s *servant) {
+		c := greeted(t, n, b)
+		defer func() { _ = c.Close() }()
+		for i := range 2050 {
+			if _, err := c.Write(transport.AppendFrame(nil, transport.Frame{Call: uint64(i), Kind: 1, Method: waitMethod})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := bufio.NewReader(c)
+		for i := range 2 {
+			f, err := transport.ReadFrame(r)
+			if err != nil || f.Kind != 3 {
+				t.Fatalf("got %+v, %v, want a failure", f, err)
+			}
+			failure, err := transport.DecodeFailure(f.Body)
+			if err != nil || failure.Code != transport.CodeBusy || !errors.Is(failure, transport.ErrNotSent) || f.Call != uint64(2048+i) {
+				t.Errorf("call %d: got %v, %v, want CodeBusy for %d", f.Call, failure, err, 2048+i)
+			}
+		}
+		synctest.Wait()
+		if got := s.runs.Load(); got != 2048 {
+			t.Errorf("%d handlers run, want 2048", got)
+		}
+	})
 }

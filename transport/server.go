@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// maxCalls bounds the calls at once on one connection, at either end.
+	// maxCalls bounds the calls at once that one end makes on one connection.
 	maxCalls = 1024
+	// maxServed bounds the handlers at once of one connection. Some may serve calls that were given up and not have noticed yet.
+	maxServed = 2 * maxCalls
 	// maxCallBytes bounds the bodies of the requests being served on one connection.
 	maxCallBytes = 8 * MaxBody
 	// serverIdle is when a connection without calls is taken for forgotten; callers close theirs much earlier.
@@ -136,7 +138,7 @@ func (c *serverConn) refuse(f frame, h *Handler) *RPCError {
 		return &RPCError{Code: CodeNotServing, Message: fmt.Sprintf("node %s is not serving calls", c.t.cfg.Identity().NodeID)}
 	case c.running[f.call] != nil:
 		return &RPCError{Code: CodeBusy, Message: fmt.Sprintf("call %d is being served already", f.call)}
-	case len(c.running) >= maxCalls, c.bytes+len(f.body) > maxCallBytes && len(c.running) > 0:
+	case len(c.running) >= maxServed, c.bytes+len(f.body) > maxCallBytes && len(c.running) > 0:
 		return &RPCError{Code: CodeBusy, Message: fmt.Sprintf("%d calls with %d bytes are being served on this connection: no more at once", len(c.running), c.bytes)}
 	}
 	return nil
