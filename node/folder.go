@@ -9,9 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // Names in the data folder.
@@ -25,6 +22,9 @@ const (
 
 // folderFormat is written into every file of ours; a larger one is of a newer version.
 const folderFormat = 1
+
+// errLocked: another open file holds the lock.
+var errLocked = errors.New("locked")
 
 // folder is a locked data folder.
 type folder struct {
@@ -47,15 +47,9 @@ func openFolder(dir string) (*folder, error) {
 	if err != nil {
 		return fail(err, "can't be locked: %v", err)
 	}
-	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err != unix.EINTR {
-			break
-		}
-	}
-	if err != nil {
+	if err := lockExclusive(f); err != nil {
 		defer f.Close()
-		if !errors.Is(err, unix.EWOULDBLOCK) {
+		if !errors.Is(err, errLocked) {
 			return fail(err, "can't be locked: %v", err)
 		}
 		buf := make([]byte, 32)
@@ -82,15 +76,7 @@ func (f *folder) lockID() (dev, ino uint64, err error) {
 	if f.lock == nil {
 		return 0, 0, os.ErrClosed
 	}
-	st, err := f.lock.Stat()
-	if err != nil {
-		return 0, 0, err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok {
-		return 0, 0, errors.ErrUnsupported
-	}
-	return uint64(sys.Dev), sys.Ino, nil
+	return fileID(f.lock)
 }
 
 // release unlocks the folder.

@@ -1,0 +1,13 @@
+//go:build !unix
+
+package node
+
+import (
+	"errors"
+	"os"
+)
+
+// lockExclusive fails: without the kernel's lock two nodes could share a folder.
+func lockExclusive(*os.File) error { return errors.ErrUnsupported }
+
+func fileID(*os.File) (dev, ino uint64, err error) { return 0, 0, errors.ErrUnsupported }

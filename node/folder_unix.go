@@ -1,0 +1,40 @@
+//go:build unix
+
+package node
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockExclusive takes the kernel's lock of f, or fails at once with errLocked.
+func lockExclusive(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return errLocked
+		default:
+			return err
+		}
+	}
+}
+
+// fileID names the file that is open as f.
+func fileID(f *os.File) (dev, ino uint64, err error) {
+	st, err := f.Stat()
+	if err != nil {
+		return 0, 0, err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, 0, errors.ErrUnsupported
+	}
+	return uint64(sys.Dev), sys.Ino, nil
+}
