@@ -7,18 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/jepsen"
 	"github.com/miwnode/miwnode/node"
+	"github.com/miwnode/miwnode/node/nodetest"
 	"github.com/miwnode/miwnode/transport/memnet"
 )
 
@@ -29,14 +27,18 @@ type simConfig struct {
 	defect  string
 	defects node.Defects
 	timing  node.Timing
-	// perfect clocks run at one rate.
-	perfect bool
+	// rates of the nodes' clocks; nil: drawn within 2.5 % of the true one.
+	rates []float64
 	// singletons are run by every node; nil: none, a test runs its own work.
 	singletons []string
 	// stubborn, if not 0, is one in how many runs must be ended by force.
 	stubborn int
 	// late work always uses up its stop budget.
 	late bool
+	// restless, if not 0, is how many runs of a hundred end by themselves; -1 none.
+	restless int
+	// lasts is the shortest time that a fault lasts.
+	lasts time.Duration
 }
 
 // simTiming is what the simulation runs on: short enough for many faults a
@@ -51,10 +53,10 @@ var simTiming = node.Timing{
 type simCluster struct {
 	t    *testing.T
 	cfg  simConfig
+	c    *nodetest.Cluster
 	net  *memnet.Net
 	r    *jepsen.Recorder
 	work *jepsen.Work
-	dir  string
 	ctx  context.Context // ends the work, the readers and the clients
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -62,8 +64,6 @@ type simCluster struct {
 	mu    sync.Mutex
 	names []string
 	nodes map[string]*simNode
-	cuts  map[[2]string]bool
-	addrs int
 	last  map[string]fsm.EventID // of each reader
 	slow  []string               // ends that took longer than they may
 
@@ -79,7 +79,9 @@ type park struct {
 // simNode is one member, through all its lives.
 type simNode struct {
 	name   string
-	clock  *node.TestClock
+	index  int // in nodetest.Cluster
+	rate   float64
+	offset time.Duration
 	life   *simLife // nil: down
 	boots  int
 	paused chan struct{} // open while paused; nil: not
@@ -87,59 +89,63 @@ type simNode struct {
 
 // simLife is one boot of a node.
 type simLife struct {
-	proc   string
-	n      *node.Node
-	cancel context.CancelFunc // graceful
-	kill   chan struct{}      // kill -9
-	dead   chan struct{}      // closed once nothing of it acts any more
-	done   chan struct{}      // Run has returned
-	err    error              // of Run, after done
-	once   sync.Once
+	proc string
+	n    *node.Node
+	dead chan struct{}   // closed once nothing of it acts any more
+	done <-chan struct{} // Run has returned
+	once sync.Once
+	// killed: it did not end by itself. Guarded by simCluster.mu.
+	killed bool
 	// leaving: told to end gracefully. Guarded by simCluster.mu.
 	leaving bool
 }
 
 var _ jepsen.Cluster = (*simCluster)(nil)
 
-// scratch is a folder on tmpfs where there is one.
-func scratch(t *testing.T) string {
-	for _, base := range []string{"/dev/shm", os.TempDir()} {
-		if dir, err := os.MkdirTemp(base, "miw-sim-"); err == nil {
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			return dir
-		}
-	}
-	return t.TempDir()
-}
-
 // newSim makes a cluster of three nodes and starts them. Call it in a bubble.
-func newSim(t *testing.T, dir string, cfg simConfig) *simCluster {
+func newSim(t *testing.T, cfg simConfig) *simCluster {
 	if cfg.timing == (node.Timing{}) {
 		cfg.timing = simTiming
 	}
-	names := []string{"n1", "n2", "n3"}
-	s := &simCluster{
-		t: t, cfg: cfg, net: memnet.New(uint64(cfg.seed)), dir: dir, names: names,
-		nodes: map[string]*simNode{}, cuts: map[[2]string]bool{}, last: map[string]fsm.EventID{},
+	s := &simCluster{t: t, cfg: cfg, nodes: map[string]*simNode{}, last: map[string]fsm.EventID{}}
+	rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x636c6f636b))
+	for i := range 3 {
+		name := fmt.Sprintf("n%d", i+1)
+		rate := jepsen.ClockRate(rng)
+		if cfg.rates != nil {
+			rate = cfg.rates[i]
+		}
+		s.names = append(s.names, name)
+		s.nodes[name] = &simNode{name: name, index: i, rate: rate, offset: time.Duration(rng.Int64N(int64(240 * time.Hour)))}
 	}
-	s.net.SetDefault(time.Millisecond, time.Millisecond, 0)
-	s.r = jepsen.NewRecorder(jepsen.Meta{Tier: "simulation", Name: cfg.name, Seed: cfg.seed, Nodes: names, Defect: cfg.defect, Bounds: jepsen.Bounds{
+	s.r = jepsen.NewRecorder(jepsen.Meta{Tier: "simulation", Name: cfg.name, Seed: cfg.seed, Nodes: s.names, Defect: cfg.defect, Bounds: jepsen.Bounds{
 		TTL: cfg.timing.SessionTTL, Election: 8 * cfg.timing.RaftTimeout, Slack: 1500 * time.Millisecond, Wanted: cfg.singletons,
 	}})
+	s.c = nodetest.New(t, nodetest.Config{
+		Nodes: len(s.names), Seed: uint64(cfg.seed), Timing: cfg.timing, Idle: true, Log: s.logger(), Unchecked: cfg.defect != "",
+		Clock: func(i int) (float64, time.Duration) { sn := s.nodes[s.names[i]]; return sn.rate, sn.offset },
+		Edit:  func(i int, c *node.Config) { c.ID = s.names[i] },
+		Seams: func(i int, seams *node.Seams) {
+			seams.Defects = cfg.defects
+			seams.LogStore = func(int) error {
+				if p := s.parked.Load(); p != nil && p.node == s.names[i] {
+					<-p.until
+				}
+				return nil
+			}
+		},
+	})
+	s.net = s.c.Net
+	s.net.SetDefault(time.Millisecond, time.Millisecond, 0)
 	s.work = jepsen.NewWork(s.r, cfg.seed, cfg.timing.StopBudget)
 	s.work.Stubborn, s.work.Late = cfg.stubborn, cfg.late
-	s.ctx, s.stop = context.WithCancel(context.Background())
-	rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x636c6f636b))
-	for _, name := range names {
-		rate := jepsen.ClockRate(rng)
-		if cfg.perfect {
-			rate = 1
-		}
-		offset := time.Duration(rng.Int64N(int64(240 * time.Hour)))
-		s.nodes[name] = &simNode{name: name, clock: node.NewTestClock(rate, offset)}
-		s.r.Notef(name, "clock at rate %.4f, offset %v", rate, offset.Round(time.Second))
+	if cfg.restless != 0 {
+		s.work.Restless = cfg.restless
 	}
-	for _, name := range names {
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	for _, name := range s.names {
+		sn := s.nodes[name]
+		s.r.Notef(name, "clock at rate %.4f, offset %v", sn.rate, sn.offset.Round(time.Second))
 		if err := s.Start(name, false); err != nil {
 			t.Fatal(err)
 		}
@@ -151,6 +157,8 @@ func newSim(t *testing.T, dir string, cfg simConfig) *simCluster {
 func (s *simCluster) Nodes() []string { return s.names }
 
 func (s *simCluster) node(name string) *simNode { return s.nodes[name] }
+
+func (s *simCluster) clock(name string) *node.TestClock { return s.c.Clock(s.nodes[name].index) }
 
 // lifeOf returns the running life of a node, nil if it is down.
 func (s *simCluster) lifeOf(name string) *simLife {
@@ -196,41 +204,17 @@ func (s *simCluster) Start(name string, newAddress bool) error {
 		return nil
 	}
 	if newAddress {
-		s.addrs++
-		s.net.SetAddr(name, fmt.Sprintf("10.1.0.%d", s.addrs))
+		s.c.Move(sn.index)
 	}
-	host := s.net.Host(name)
-	cfg := node.Config{
-		ID: name, DataDir: filepath.Join(s.dir, name), Bind: host.IP() + ":7400", BootstrapExpect: len(s.names),
-		Insecure: true, Network: host, Timing: s.cfg.timing, Logger: s.logger(name),
-	}
-	for _, o := range s.names {
-		if o != name {
-			cfg.Join = append(cfg.Join, o+":7400")
-		}
-	}
-	l := &simLife{kill: make(chan struct{}), dead: make(chan struct{}), done: make(chan struct{})}
-	seams := node.Seams{Clock: sn.clock, Kill: l.kill, KernelBoot: "one-machine", Defects: s.cfg.defects}
-	seams.LogStore = func(int) error {
-		if p := s.parked.Load(); p != nil && p.node == name {
-			<-p.until
-		}
-		return nil
-	}
-	node.SetSeams(&cfg, seams)
-	n, err := node.New(cfg)
-	if err != nil {
+	if err := s.c.TryStart(sn.index); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
 	sn.boots++
-	l.n, l.proc = n, fmt.Sprintf("%s/%d", name, sn.boots)
-	ctx, cancel := context.WithCancel(context.Background())
-	l.cancel = cancel
+	l := &simLife{proc: fmt.Sprintf("%s/%d", name, sn.boots), n: s.c.Node(sn.index), done: s.c.Done(sn.index), dead: make(chan struct{})}
 	sn.life = l
 	s.r.Notef(name, "boot %d", sn.boots)
 	s.wg.Go(func() {
-		l.err = n.Run(ctx)
-		close(l.done)
+		<-l.done
 		s.ended(sn, l)
 	})
 	for _, key := range s.cfg.singletons {
@@ -247,11 +231,10 @@ func (s *simCluster) ended(sn *simNode, l *simLife) {
 	if sn.life == l {
 		sn.life = nil
 	}
+	killed := l.killed
 	s.mu.Unlock()
-	select {
-	case <-l.kill:
-	default:
-		s.r.Notef(sn.name, "left: %v", cmp.Or(l.err, errors.New("well")))
+	if !killed {
+		s.r.Notef(sn.name, "left: %v", cmp.Or(s.c.Err(sn.index), errors.New("well")))
 	}
 	l.over(s.r, "left")
 }
@@ -322,12 +305,11 @@ func (s *simCluster) end(sn *simNode, l *simLife, how string) {
 		s.mu.Unlock()
 		return
 	}
-	sn.life = nil
+	sn.life, l.killed = nil, true
 	s.mu.Unlock()
 	s.resume(sn)
 	l.over(s.r, how)
-	s.net.Crash(sn.name)
-	close(l.kill)
+	s.wg.Go(func() { s.c.Crash(sn.index) }) // not waited for: it may be the node's own goroutine that ends here
 }
 
 // Pause implements jepsen.Cluster: nothing goes in or out, its clock rings no
@@ -343,8 +325,7 @@ func (s *simCluster) Pause(name string) {
 	sn.paused = make(chan struct{})
 	s.mu.Unlock()
 	s.r.Pause(l.proc)
-	sn.clock.Freeze()
-	s.net.Pause(name)
+	s.c.Pause(sn.index)
 }
 
 // Resume implements jepsen.Cluster.
@@ -358,8 +339,7 @@ func (s *simCluster) resume(sn *simNode) {
 	if paused == nil {
 		return
 	}
-	s.net.Resume(sn.name)
-	sn.clock.Thaw()
+	s.c.Resume(sn.index)
 	close(paused)
 	if l != nil {
 		s.r.Resume(l.proc)
@@ -377,29 +357,28 @@ func (s *simCluster) Leave(_ context.Context, name string) error {
 		return nil
 	}
 	l.leaving = true
-	l.cancel()
 	healed := s.r.Fault("leaving", []string{name}, "leaving "+name)
 	s.wg.Go(func() {
 		defer healed()
-		s.leaves(name, l)
+		s.leaves(s.nodes[name], l)
 	})
 	return nil
 }
 
-// leaves holds the end of a node to its bound: drain and kill time-outs, a TTL
-// for work that can't be handed over, and what the calls may take.
-func (s *simCluster) leaves(name string, l *simLife) {
+// leaves ends a life gracefully and holds that to its bound: drain and kill
+// time-outs, a TTL for work that can't be handed over, and what the calls may take.
+func (s *simCluster) leaves(sn *simNode, l *simLife) {
+	s.wg.Go(func() { _ = s.c.Stop(sn.index) }) // noted by ended
 	bound := s.cfg.timing.DrainTimeout + s.cfg.timing.KillTimeout + s.cfg.timing.SessionTTL + 10*time.Second
 	t := time.NewTimer(bound)
 	defer t.Stop()
 	select {
 	case <-l.done:
-	case <-l.kill:
 	case <-t.C:
 		s.mu.Lock()
 		s.slow = append(s.slow, fmt.Sprintf("%s has not left %v after it was told to; runs: %+v", l.proc, bound, l.n.Runs()))
 		s.mu.Unlock()
-		s.end(s.node(name), l, "crash")
+		s.end(sn, l, "crash")
 	}
 }
 
@@ -431,13 +410,13 @@ func (s *simCluster) Shape(from, to string, delay, jitter time.Duration, loss fl
 }
 
 // SetRate implements jepsen.Cluster.
-func (s *simCluster) SetRate(name string, rate float64) { s.node(name).clock.SetRate(rate) }
+func (s *simCluster) SetRate(name string, rate float64) { s.clock(name).SetRate(rate) }
 
 // Suspend implements jepsen.Cluster.
-func (s *simCluster) Suspend(name string, d time.Duration) { s.node(name).clock.Suspend(d) }
+func (s *simCluster) Suspend(name string, d time.Duration) { s.clock(name).Suspend(d) }
 
 // StepWall implements jepsen.Cluster.
-func (s *simCluster) StepWall(name string, d time.Duration) { s.node(name).clock.StepWall(d) }
+func (s *simCluster) StepWall(name string, d time.Duration) { s.clock(name).StepWall(d) }
 
 // follow reads the events of one life, going on where the node's earlier life
 // was, until it ends.
@@ -514,7 +493,7 @@ func (s *simCluster) ready(d time.Duration) bool {
 		select {
 		case <-l.n.Ready():
 		case <-l.done:
-			s.t.Logf("%s ended: %v", name, l.err)
+			s.t.Logf("%s ended: %v", name, s.c.Err(s.nodes[name].index))
 			return false
 		case <-t.C:
 			s.t.Logf("%s: %v", name, l.n.ReadyErr())
@@ -554,16 +533,12 @@ func (s *simCluster) finish() (*jepsen.History, []jepsen.Verdict) {
 	for _, name := range s.names {
 		if l := s.lifeOf(name); l != nil {
 			lives = append(lives, l)
-			l.cancel()
-			s.wg.Go(func() { s.leaves(name, l) })
+			s.wg.Go(func() { s.leaves(s.nodes[name], l) })
 		}
 	}
 	for _, l := range lives {
 		<-l.done
 	}
 	s.wg.Wait()
-	s.net.Close()
-	time.Sleep(10 * time.Second) // probes of gossip that were under way run out by themselves
-	synctest.Wait()
 	return h, []jepsen.Verdict{{Check: "bounded-leave", OK: len(s.slow) == 0, Checked: len(lives), Faults: s.slow}}
 }

@@ -144,7 +144,7 @@ func (e *simEndpoint) Read(ctx context.Context, key string) (token uint64, err e
 }
 
 // logger is silent unless MIW_SIM_LOG names a file to append to.
-func (s *simCluster) logger(name string) *slog.Logger {
+func (s *simCluster) logger() *slog.Logger {
 	path := os.Getenv("MIW_SIM_LOG")
 	if path == "" {
 		return nil
@@ -158,5 +158,5 @@ func (s *simCluster) logger(name string) *slog.Logger {
 			return slog.Duration("t", s.r.Now())
 		}
 		return a
-	}})).With("node", name)
+	}}))
 }

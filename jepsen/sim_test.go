@@ -20,13 +20,15 @@ func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.Histo
 		h     *jepsen.History
 		extra []jepsen.Verdict
 		steps []jepsen.Step
-		dir   = scratch(t)
 	)
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x6c6f6164))
 		length := time.Minute + time.Duration(rng.Int64N(int64(time.Minute)))
-		s := newSim(t, dir, cfg)
+		s := newSim(t, cfg)
 		steps = jepsen.Schedule(cfg.seed, faults, s.names, length)
+		if cfg.lasts > 0 {
+			steps = stretch(steps, cfg.lasts)
+		}
 		if !s.ready(30 * time.Second) {
 			t.Error("the cluster was not ready within 30 s")
 		}
@@ -43,6 +45,19 @@ func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.Histo
 		h, extra = s.finish()
 	})
 	return h, steps, extra
+}
+
+// stretch makes faults last at least d, one after the other.
+func stretch(steps []jepsen.Step, d time.Duration) []jepsen.Step {
+	at := time.Duration(0)
+	for i := range steps {
+		steps[i].At, steps[i].For = max(at, steps[i].At), max(steps[i].For, d)
+		if steps[i].Fault == "step-down" {
+			steps[i].For = time.Second
+		}
+		at = steps[i].At + steps[i].For + 3*time.Second
+	}
+	return steps
 }
 
 // TestSim torments a simulated cluster, one seed after the other: cuts both

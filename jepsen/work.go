@@ -20,8 +20,11 @@ type Work struct {
 	// Stubborn, if not 0, is one in how many runs ignores that its lease is lost,
 	// so that the process must end.
 	Stubborn int
-	// Late work always uses nearly all of the budget, and ends only when told to.
+	// Late work always uses nearly all of the budget.
 	Late bool
+	// Restless is how many runs of a hundred end by themselves; half of them fail,
+	// which passes the key on.
+	Restless int
 
 	mu  sync.Mutex
 	rng *rand.Rand // guarded by mu: runs of all nodes draw
@@ -29,7 +32,7 @@ type Work struct {
 
 // NewWork returns work whose behaviour follows from seed.
 func NewWork(r *Recorder, seed int64, budget time.Duration) *Work {
-	return &Work{R: r, Budget: budget, rng: rand.New(rand.NewPCG(uint64(seed), 0x776f726b))}
+	return &Work{R: r, Budget: budget, Restless: 15, rng: rand.New(rand.NewPCG(uint64(seed), 0x776f726b))}
 }
 
 // errWork is how a run ends that fails.
@@ -47,9 +50,6 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 		deaf  = w.Stubborn > 0 && w.rng.IntN(w.Stubborn) == 0
 	)
 	w.mu.Unlock()
-	if w.Late {
-		how = 100
-	}
 	if late || w.Late {
 		stops = w.Budget * 9 / 10
 	}
@@ -57,17 +57,17 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 	defer run.Stop()
 
 	ends := make(<-chan time.Time)
-	if how < 15 {
+	if how < w.Restless {
 		t := time.NewTimer(lasts)
 		defer t.Stop()
 		ends = t.C
 	}
 	select {
 	case <-ends:
-		switch {
-		case how < 5:
+		switch how % 4 {
+		case 0, 1:
 			return nil
-		case how < 12:
+		case 2:
 			return errWork
 		}
 		panic(errWork)
