@@ -61,8 +61,8 @@ func openFolder(dir string) (*folder, error) {
 	}
 	// The pid is for people who meet the lock; nothing depends on it.
 	pid := fmt.Sprintf("%d\n", os.Getpid())
-	if err := f.Truncate(0); err == nil {
-		_, _ = f.WriteAt([]byte(pid), 0)
+	if n, err := f.WriteAt([]byte(pid), 0); err == nil {
+		_ = f.Truncate(int64(n))
 	}
 	return &folder{dir: dir, lock: f}, nil
 }

@@ -208,9 +208,13 @@ func (n *Node) Run(ctx context.Context) error {
 	return err
 }
 
-// freeFolder unlocks the folder once no run is outstanding: a node made anew on
-// it must not overtake work of this one that is stuck.
+// freeFolder unlocks the folder once nothing uses it: a node made anew on it
+// must not overtake work of this one that is stuck, nor a write.
 func (n *Node) freeFolder(killed bool) {
+	if s := n.raft.store; s != nil && !s.closed.Load() {
+		n.log.Error("a write to the log does not end: the data folder stays locked until this process ends")
+		return
+	}
 	idle := n.lease.slots.idle()
 	select {
 	case <-idle:

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -25,9 +26,13 @@ type store struct {
 	seams *Seams
 	fatal func(error) // must not block
 
+	closed atomic.Bool
+
 	mu  sync.Mutex
 	err error
 }
+
+const storeCloseLimit = 3 * time.Second
 
 var (
 	_ raft.LogStore    = (*store)(nil)
@@ -64,7 +69,21 @@ func openStore(f *folder, mustExist bool, seams *Seams, fatal func(error)) (s *s
 	return &store{bolt: bolt, seams: seams, fatal: fatal}, nil
 }
 
-func (s *store) close() error { return s.bolt.Close() }
+// close closes the file. A write that hangs in the kernel holds it up; after
+// the limit the file counts as in use.
+func (s *store) close() error {
+	done := make(chan error, 1)
+	go func() { done <- s.bolt.Close() }()
+	limit := time.NewTimer(storeCloseLimit)
+	defer limit.Stop()
+	select {
+	case err := <-done:
+		s.closed.Store(true)
+		return err
+	case <-limit.C:
+		return fmt.Errorf("%w: a write does not end", ErrStorage)
+	}
+}
 
 // failed reports the first fault, nil for none.
 func (s *store) failed() error {
