@@ -2,6 +2,7 @@ package fsm_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"flag"
 	"fmt"
 	"os"
@@ -82,9 +83,11 @@ func (l *logbook) refused(op fsm.Op, want error) {
 	}
 }
 
-// content is a snapshot without its head and cluster record, which has the revision.
+// content is a snapshot without its checksum and cluster record, which has the revision.
 func (l *logbook) content() []byte {
-	return snapshotBytes(l.t, l.state.View())[64:]
+	data := snapshotBytes(l.t, l.state.View())
+	size, n := binary.Uvarint(data[headBytes:])
+	return data[headBytes+n+int(size) : len(data)-32]
 }
 
 func (l *logbook) open(id string) *fsm.Result {
