@@ -220,7 +220,7 @@ func TestAcquire_Wait(t *testing.T) {
 	})
 }
 
-func TestScenario_API(t *testing.T) {
+func TestScenario(t *testing.T) {
 	n := startReady(t)
 	s := serve(t, n)
 

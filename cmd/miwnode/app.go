@@ -64,7 +64,6 @@ over; no database or other service is needed.`,
 		&cobra.Group{ID: "operate", Title: "Operate:"},
 		&cobra.Group{ID: "prove", Title: "Prove:"},
 		&cobra.Group{ID: "prepare", Title: "Prepare:"},
-		&cobra.Group{ID: "prove", Title: "Prove:"},
 	)
 	group := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
@@ -77,7 +76,6 @@ over; no database or other service is needed.`,
 	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.revokeCommand(), a.stepDownCommand())
 	group("prove", a.benchCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
-	group("prove", a.benchCommand())
 	root.SetHelpCommandGroupID("prepare")
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root

@@ -83,7 +83,7 @@ func TestProcess_Cluster(t *testing.T) {
 			return s.LeaderID != "" && s.LeaderID != id(before)
 		})
 	})
-	t.Run("without a quorum everything says so", func(t *testing.T) {
+	t.Run("B-21_without_a_quorum_every_call_ends_and_says_so", func(t *testing.T) {
 		n, last := owner()
 		for _, o := range nodes {
 			if o != n {
