@@ -250,7 +250,11 @@ func TestPropose_Overload(t *testing.T) {
 		c.depose(c.nodes[0])
 		var full, done atomic.Int32
 		var wg sync.WaitGroup
-		for i := range maxQueued + 1000 {
+		const limit = 1000
+		n.lease.proposer.mu.Lock()
+		n.lease.proposer.limit = limit
+		n.lease.proposer.mu.Unlock()
+		for i := range limit + 1000 {
 			wg.Go(func() {
 				_, err := n.lease.proposer.propose(context.Background(), &fsm.Acquire{Key: fmt.Sprint(i), SessionId: id})
 				switch {
@@ -277,8 +281,8 @@ func TestPropose_Overload(t *testing.T) {
 		if err := <-back; err != nil {
 			t.Errorf("release while the queue was full: %v", err)
 		}
-		if got := done.Load(); got != maxQueued+1000-full.Load() {
-			t.Errorf("%d done of %d", got, maxQueued+1000-full.Load())
+		if got := done.Load(); got != limit+1000-full.Load() {
+			t.Errorf("%d done of %d", got, limit+1000-full.Load())
 		}
 	})
 }

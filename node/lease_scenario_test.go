@@ -134,6 +134,7 @@ func runOnce(ctx context.Context, n *node.Node, i int, key, session, holder stri
 	select {
 	case <-time.After(stopTime):
 	case <-n.SessionEnded(session):
+	case <-ctx.Done(): // the test is over
 	}
 	o.stop(i)
 	rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -75,6 +75,7 @@ type proposer struct {
 	log     *slog.Logger
 	timeout time.Duration // of a request to the leader
 	tenure  *tenure
+	limit   int           // maxQueued, less in tests
 	early   bool          // answer before commit: a planted defect
 	wake    chan struct{} // one slot: there is something to do
 
@@ -134,6 +135,7 @@ func newProposer(cfg leaseConfig) *proposer {
 		log:     cfg.log,
 		timeout: max(2*time.Second, 4*cfg.timing.RaftTimeout),
 		tenure:  newTenure(cfg.lead),
+		limit:   maxQueued,
 		early:   cfg.defects.AckBeforeCommit,
 		wake:    make(chan struct{}, 1),
 		window:  window{low: 1, next: 1},
@@ -205,7 +207,7 @@ func givesBack(op fsm.Op) bool {
 func (p *proposer) enqueue(c *command, repeat RequestID, reserved bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	room := maxQueued
+	room := p.limit
 	if reserved {
 		room += queueReserve
 	}
