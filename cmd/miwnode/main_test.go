@@ -76,7 +76,8 @@ func (c *cli) command(ctx context.Context, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(append(cmd.Env, "MIW_TEST_MAIN=1"), c.env...)
+	// A race detector waits for a second at the end of each process unless told not to.
+	cmd.Env = append(append(cmd.Env, "MIW_TEST_MAIN=1", "GORACE=atexit_sleep_ms=0"), c.env...)
 	return cmd
 }
 
