@@ -331,6 +331,15 @@ func processesOf(dir string) []int {
 	return all
 }
 
+// settled waits until every singleton runs and has done so for a while.
+func (g *rig) settled() {
+	g.t.Helper()
+	for _, k := range procSettings.Singletons {
+		g.owner(k, 0, 20*time.Second)
+	}
+	g.pause(time.Second)
+}
+
 // owner waits until key runs and returns its run.
 func (g *rig) owner(key string, since, within time.Duration) (jepsen.Run, bool) {
 	g.t.Helper()
@@ -383,6 +392,7 @@ func TestProcess(t *testing.T) {
 	healed()
 
 	// kill -9 of a holder and all that belongs to it, and the restart proves the death.
+	g.settled()
 	run, _ = g.owner("solo1", 0, time.Second)
 	healed = g.r.Fault("kill-all", []string{run.Node}, "kill -9 "+run.Node+" with its guard")
 	kids := descendants(g.Pid(run.Node))
@@ -401,6 +411,7 @@ func TestProcess(t *testing.T) {
 	healed()
 
 	// SIGSTOP of a holder for longer than its lease: the guard stops the command in time.
+	g.settled()
 	run, _ = g.owner("solo2", 0, time.Second)
 	healed = g.r.Fault("stop", []string{run.Node}, "SIGSTOP "+run.Node)
 	at = g.r.Now()
