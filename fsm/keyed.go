@@ -61,8 +61,11 @@ func (s *State) onceKeyed(cmd *Command, r *Result) *Result {
 		return r
 	}
 	s.run(cmd, r)
-	if Code(r.Code) == CodeInvalidArgument {
-		return r // a faulty key or hash must not get into the table
+	switch Code(r.Code) {
+	case CodeInvalidArgument: // a faulty key or hash must not get into the table
+		return r
+	case CodeOverloaded: // to be tried again
+		return r
 	}
 	s.places++
 	s.keyed.add(&keyedEntry{

@@ -28,6 +28,7 @@ const (
 
 	MaxLeases          = 1_000_000 // barred keys included
 	MaxWaiters         = 1_000_000 // in all queues
+	MaxWaitersPerKey   = 10_000    // a queue is looked through from its front
 	MaxSessions        = 100_000
 	MaxIdempotencyKeys = 10_000
 	MaxResults         = 65_536 // remembered for one boot, above its low-water mark

@@ -245,6 +245,20 @@ func TestLimits_Tables(t *testing.T) {
 			t.Error("want the records of the last 1024 kept")
 		}
 	})
+	t.Run("waiters of a key", func(t *testing.T) {
+		l := newLogbook(t)
+		l.open("a")
+		l.done(&fsm.Acquire{Key: "k", SessionId: "a"})
+		// Each holder in a session of its own, or every acquire would look for its former place.
+		many(l, fsm.MaxWaitersPerKey, func(i int) fsm.Op { return openClient(fmt.Sprint("s", i)) })
+		many(l, fsm.MaxWaitersPerKey, func(i int) fsm.Op { return &fsm.Acquire{Key: "k", SessionId: fmt.Sprint("s", i), Wait: true} })
+		more := &fsm.Acquire{Key: "k", SessionId: "a", Holder: "h", Wait: true}
+		if err := fsm.ResultErr(l.do(more)); !isErr(err, fsm.ErrOverloaded) {
+			t.Errorf("one too many: %v", err)
+		}
+		l.done(&fsm.CancelWait{Key: "k", SessionId: "s77"})
+		l.done(more)
+	})
 	t.Run("leases and waiters", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("two million records")

@@ -35,6 +35,9 @@ func (s *State) enqueue(sess *Session, op *Acquire) error {
 	if s.waiters >= MaxWaiters {
 		return Errorf(CodeOverloaded, "%d waiters are queued, no more are taken", s.waiters)
 	}
+	if n := s.queueLen(op.Key); n >= MaxWaitersPerKey {
+		return Errorf(CodeOverloaded, "%d waiters are queued for the key, no more are taken", n)
+	}
 	s.places++
 	w := &Waiter{
 		Key:       strings.Clone(op.Key),
@@ -68,6 +71,13 @@ func (s *State) queue(key string) *queue {
 	return n
 }
 
+func (t *tables) queueLen(key string) int {
+	if q, ok := t.queues.Get(key); ok {
+		return len(q.waiters)
+	}
+	return 0
+}
+
 // placeOf returns the place of (session, holder) in the queue of key, nil if it has none.
 func (t *tables) placeOf(sess *Session, key, holder string) *Waiter {
 	if sess.waitsFor(key) == 0 {
@@ -83,23 +93,16 @@ func (t *tables) placeOf(sess *Session, key, holder string) *Waiter {
 }
 
 // dequeue takes every waiter of key that gone says has left out of the queue.
-func (s *State) dequeue(key string, gone func(*Waiter) bool) (left int) {
-	q, ok := s.queues.Get(key)
-	if !ok {
-		return 0
-	}
+func (s *State) dequeue(key string, gone func(*Waiter) bool) {
+	q, _ := s.queues.Get(key)
 	kept := make([]*Waiter, 0, len(q.waiters))
 	for _, w := range q.waiters {
 		if !gone(w) {
 			kept = append(kept, w)
 		}
 	}
-	if left = len(q.waiters) - len(kept); left == 0 {
-		return 0
-	}
+	s.waiters -= len(q.waiters) - len(kept)
 	s.setQueue(key, kept)
-	s.waiters -= left
-	return left
 }
 
 func (s *State) setQueue(key string, waiters []*Waiter) {
@@ -108,19 +111,18 @@ func (s *State) setQueue(key string, waiters []*Waiter) {
 		s.queues.Delete(key)
 		return
 	}
-	s.queue(key).waiters = waiters
+	// Not key, which may be cut from an entry and would keep all of it alive.
+	s.queue(waiters[0].Key).waiters = waiters
 }
 
 // leaveQueue takes the place of (session, holder) away; false if it has none.
 func (s *State) leaveQueue(sess *Session, key, holder string) bool {
-	if sess.waitsFor(key) == 0 {
+	place := s.placeOf(sess, key, holder)
+	if place == nil {
 		return false
 	}
-	left := s.dequeue(key, func(w *Waiter) bool { return w.SessionID == sess.ID && w.Holder == holder })
-	if left == 0 {
-		return false
-	}
-	s.own(sess).addWait(key, -left)
+	s.dequeue(place.Key, func(w *Waiter) bool { return w == place })
+	s.own(sess).addWait(place.Key, -1)
 	return true
 }
 

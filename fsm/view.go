@@ -144,12 +144,7 @@ func (v *View) Waiters(key string) iter.Seq[*Waiter] {
 }
 
 // WaiterCount returns the length of the queue of key.
-func (v *View) WaiterCount(key string) int {
-	if q, ok := v.queues.Get(key); ok {
-		return len(q.waiters)
-	}
-	return 0
-}
+func (v *View) WaiterCount(key string) int { return v.queueLen(key) }
 
 // Waiting reports whether (session, holder) has a place in the queue of key.
 func (v *View) Waiting(key, sessionID, holder string) bool {
