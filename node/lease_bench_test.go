@@ -85,6 +85,7 @@ func BenchmarkPairs(b *testing.B) {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
 			nodes, sessions := benchNodes(b, 3)
 			ctx := context.Background()
+			before := nodes[0].View().Revision()
 			share(b, callers, func(c, _ int) error {
 				n, session, key := nodes[c%3], sessions[c%3], "bench/"+strconv.Itoa(c)
 				defer n.Claim(key, "")()
@@ -102,6 +103,7 @@ func BenchmarkPairs(b *testing.B) {
 				return err
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pairs/s")
+			b.ReportMetric(2*float64(b.N)/float64(nodes[0].View().Revision()-before), "commands/entry")
 		})
 	}
 }
