@@ -92,20 +92,11 @@ func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*ho
 	}
 }
 
-// move is how one key left a draining instance.
-type move struct {
-	ended time.Time
-	to    string // instance or name of the next holder, "" if nobody waited
-	token uint64 // of the next grant
-	at    uint64 // revision
-}
-
 // watchDrain follows the events until the instance holds nothing, and reports.
 func (a *app) watchDrain(ctx context.Context, c *api.Client, i api.Instance, h *holdings) error {
 	began := time.Now()
-	moves := map[string]*move{}
+	left, ended := maps.Clone(h.tokens), map[string]uint64{} // by key: tokens, revisions
 	gone := false
-	left := maps.Clone(h.tokens)
 	if len(left) > 0 {
 		query := url.Values{"since": {strconv.FormatUint(h.revision, 10)}}
 		err := c.Events(ctx, query, a.timeout, func(se api.StreamEvent) bool {
@@ -115,34 +106,20 @@ func (a *app) watchDrain(ctx context.Context, c *api.Client, i api.Instance, h *
 			}
 			switch {
 			case e.Type == "lease.granted" && e.InstanceID == i.InstanceID:
-				left[e.Key] = e.Token // granted between the look and the mark
-			case e.Type == "lease.granted" && moves[e.Key] != nil && moves[e.Key].at == e.Revision:
-				moves[e.Key].to, moves[e.Key].token = cmpOr(e.Name, e.InstanceID), e.Token
+				left[e.Key] = e.Token // between the look and the mark
 			case e.Type == "lease.ended" && left[e.Key] == e.Token:
 				delete(left, e.Key)
-				moves[e.Key] = &move{ended: e.At, at: e.Revision}
+				ended[e.Key] = e.Revision
 			case e.Type == "instance.left" && e.InstanceID == i.InstanceID:
 				gone = true
 			}
-			// The grant that follows an end comes in the same entry, right after it.
-			return len(left) > 0 || a.grantMayFollow(ctx, c, e)
+			return len(left) > 0
 		})
 		if err != nil {
 			return a.drainUnfinished(ctx, err, left)
 		}
 	}
-	return a.reportDrain(ctx, c, i, moves, time.Since(began), gone)
-}
-
-// grantMayFollow tells whether more events of this entry are to come: the ends
-// of a session's leases and the grants of their waiters stand in one entry.
-func (a *app) grantMayFollow(ctx context.Context, c *api.Client, e api.Event) bool {
-	if e.Type != "lease.ended" {
-		return false
-	}
-	var page api.Leases
-	_, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/leases", Query: url.Values{"key": {e.Key}}}, &page)
-	return err == nil && len(page.Leases) == 1 && page.Leases[0].AcquiredRevision == e.Revision
+	return a.reportDrain(ctx, c, i, ended, time.Since(began), gone)
 }
 
 func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]uint64) error {
@@ -159,27 +136,26 @@ func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]ui
 	return err
 }
 
-// reportDrain says where each key went. The gap is what the history has
-// measured: the time in which the key had no owner.
-func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, moves map[string]*move, took time.Duration, gone bool) error {
-	if len(moves) == 0 {
+// reportDrain says where each key went, by the history: the gap is the time in
+// which the key had no owner.
+func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, ended map[string]uint64, took time.Duration, gone bool) error {
+	if len(ended) == 0 {
 		return a.empty("%s: drained, it held nothing.", i.InstanceID)
 	}
 	t := newTable(a.stdout, "KEY", "TO", "TOKEN", "GAP")
 	moved, longest := 0, time.Duration(0)
-	for _, key := range slices.Sorted(maps.Keys(moves)) {
-		m := moves[key]
-		if m.to == "" {
-			t.row(key, "nobody waits for it", "", "")
-			continue
-		}
-		gap, err := a.gap(ctx, c, key, m.token)
+	for _, key := range slices.Sorted(maps.Keys(ended)) {
+		next, err := a.grantAfter(ctx, c, key, ended[key])
 		if err != nil {
 			return err
 		}
+		if next == nil {
+			t.row(key, "nobody waits for it", "", "")
+			continue
+		}
 		moved++
-		longest = max(longest, gap)
-		t.row(key, m.to, m.token, gap)
+		longest = max(longest, time.Duration(next.Gap))
+		t.row(key, cmpOr(next.Name, next.InstanceID), next.Token, time.Duration(next.Gap))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -188,21 +164,23 @@ func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, mo
 	if gone {
 		end = "drained and gone"
 	}
-	return a.empty("%s: %s in %s; %d of %d leases moved, longest gap %s.", i.InstanceID, end, short(took), moved, len(moves), short(longest))
+	return a.empty("%s: %s in %s; %d of %d leases moved, longest gap %s.", i.InstanceID, end, short(took), moved, len(ended), short(longest))
 }
 
-func (a *app) gap(ctx context.Context, c *api.Client, key string, token uint64) (time.Duration, error) {
+// grantAfter is the grant of the key that followed the end at the revision, in
+// the same entry of the log or later; nil if there is none.
+func (a *app) grantAfter(ctx context.Context, c *api.Client, key string, revision uint64) (*api.HistoryEntry, error) {
 	var history api.History
-	q := url.Values{"key": {key}, "limit": {"100"}}
+	q := url.Values{"key": {key}, "since": {strconv.FormatUint(revision-1, 10)}}
 	if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/history", Query: q}, &history); err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, e := range history.Entries {
-		if e.Token == token {
-			return time.Duration(e.Gap), nil
+		if e.GrantedRevision >= revision {
+			return &e, nil
 		}
 	}
-	return 0, nil
+	return nil, nil
 }
 
 func cmpOr(s, or string) string {
