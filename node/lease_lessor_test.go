@@ -140,7 +140,7 @@ func near(got, want time.Duration) bool { return got >= want && got <= want+20*t
 // A session that is silent for its TTL is expired, and not before; one that is
 // renewed is not.
 func TestLessor_Expiry(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -159,7 +159,7 @@ func TestLessor_Expiry(t *testing.T) {
 
 // A keep-alive never takes time away, in whatever order they are handled.
 func TestLessor_RenewalNeverMovesBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -177,7 +177,7 @@ func TestLessor_RenewalNeverMovesBack(t *testing.T) {
 // A new leader does not know what the former has confirmed: every session has a
 // full TTL from its barrier on.
 func TestLessor_NewTermGivesFreshTTL(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -195,7 +195,7 @@ func TestLessor_NewTermGivesFreshTTL(t *testing.T) {
 // Once an expiry is proposed this leader renews the session no more, whatever
 // comes of the proposal: it may still be committed.
 func TestLessor_NoRenewalWhileExpiring(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -223,7 +223,7 @@ func TestLessor_NoRenewalWhileExpiring(t *testing.T) {
 // A decision that is left over from an earlier reign does not hit a session that
 // a leader in between has renewed.
 func TestLessor_DecisionOfAnEarlierTerm(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -253,7 +253,7 @@ func TestLessor_PauseGivesTimeBack(t *testing.T) {
 		"suspend": func(c *TestClock) { c.Suspend(10 * time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				b := newLessorBench(t)
 				b.elect(1)
 				b.open("s", 6*time.Second)
@@ -279,7 +279,7 @@ func TestLessor_PauseGivesTimeBack(t *testing.T) {
 // A revoked lease is freed T after the revoke, T being the TTL of its holder's
 // session, and a new leader waits a full T again.
 func TestLessor_Revoke(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -321,7 +321,7 @@ func TestLessor_Revoke(t *testing.T) {
 
 // Lock delays and marks run out by the leader's clock, in full in a new term.
 func TestLessor_BarsAndMarks(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		b.open("s", 6*time.Second)
@@ -359,7 +359,7 @@ func TestLessor_BarsAndMarks(t *testing.T) {
 // Ten thousand sessions that end together are ended in a few entries, and those
 // that are renewed cost no place in the queue.
 func TestLessor_ManySessions(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		b := newLessorBench(t)
 		b.elect(1)
 		var ids []string

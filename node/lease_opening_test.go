@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -20,7 +21,7 @@ import (
 func TestSession_OpenCountsFromFirstSending(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"soon": 2 * time.Second, "late": 5500 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				c := &fakeCluster{t: t, cut: map[[2]string]bool{}}
 				for i := range 3 {
 					c.addNode(i, 1)
@@ -62,7 +63,7 @@ func TestSession_OpenCountsFromFirstSending(t *testing.T) {
 
 // Leaving closes the session by a log entry, and says what it could not do.
 func TestSession_Close(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n, m := c.nodes[1], c.nodes[2]
 		id := n.openSession()
@@ -95,7 +96,7 @@ func TestSession_Close(t *testing.T) {
 func TestSession_RestartProof(t *testing.T) {
 	for _, proved := range []bool{true, false} {
 		t.Run(fmt.Sprint(proved), func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				c := newFakeCluster(t, 3)
 				n := c.nodes[1]
 				id := n.openSession()

@@ -23,7 +23,7 @@ func timeoutIn(t testing.TB, d time.Duration) context.Context {
 // Concurrent commands of all nodes are applied once each, each caller sees its
 // own write in its own copy, and they share entries of the log.
 func TestPropose_Concurrent(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		c.mu.Lock()
 		c.delay = time.Millisecond
@@ -58,7 +58,7 @@ func TestPropose_Concurrent(t *testing.T) {
 // an answer that never comes: each command is applied exactly once, under one
 // request ID, and its caller is told the outcome.
 func TestPropose_LostLeadership(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -122,7 +122,7 @@ func TestPropose_LostLeadership(t *testing.T) {
 
 // The three outcomes at the end of a caller's context.
 func TestPropose_Outcomes(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		lead, n := c.nodes[0], c.nodes[1]
 		id := n.openSession()
@@ -192,7 +192,7 @@ func TestPropose_Outcomes(t *testing.T) {
 // An uncertain command that was applied is answered as the first time when it is
 // asked for again, though many others came in between.
 func TestPropose_RepeatOfAnAppliedOne(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -243,7 +243,7 @@ func mustLease(t *testing.T, n *fakeNode, key string) *fsm.Lease {
 
 // The queue is bounded; what was refused was not sent, and it drains.
 func TestPropose_Overload(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -289,7 +289,7 @@ func TestPropose_Overload(t *testing.T) {
 
 // A caller that gives up while its command waits takes it back.
 func TestPropose_Cancel(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -315,7 +315,7 @@ func TestPropose_Cancel(t *testing.T) {
 
 // A node that stops answers everybody.
 func TestPropose_Stop(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -404,7 +404,7 @@ func TestPropose_Window(t *testing.T) {
 
 // The planted defect tells of a release that may never be committed.
 func TestPropose_AckBeforeCommitDefect(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3, func(_ int, cfg *leaseConfig) { cfg.defects.AckBeforeCommit = true })
 		n := c.nodes[1]
 		id := n.openSession()

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miwnode/miwnode/fsm"
@@ -14,7 +15,7 @@ import (
 // A linearizable read sees everything that was acknowledged anywhere before it,
 // on a follower whose copy lags too: it waits.
 func TestRead_Linearizable(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		lead, n := c.nodes[0], c.nodes[1]
 		id := lead.openSession()
@@ -46,7 +47,7 @@ func TestRead_Linearizable(t *testing.T) {
 
 // A former leader that has not heard of the next answers no linearizable read.
 func TestRead_DeposedLeader(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		old := c.nodes[0]
 		old.openSession()
@@ -71,7 +72,7 @@ func TestRead_DeposedLeader(t *testing.T) {
 // A bounded read asks the leader only when the copy may be too old; keep-alives
 // keep it fresh.
 func TestRead_Bounded(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		n.openSession()
@@ -104,7 +105,7 @@ func TestRead_Bounded(t *testing.T) {
 
 // All reads that wait share one question.
 func TestRead_Shared(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		n.openSession()
@@ -136,7 +137,7 @@ func TestRead_Shared(t *testing.T) {
 // A client's keep-alive goes with the node's own, waits for the local copy, and
 // lists the leases; those of a session that is gone are refused.
 func TestKeepAlive_Client(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		n.openSession()
@@ -177,7 +178,7 @@ func TestKeepAlive_Client(t *testing.T) {
 
 // One request carries the keep-alives of all sessions of a node that wait.
 func TestKeepAlive_OneRequest(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		n.openSession()

@@ -64,7 +64,7 @@ func hang(ctx context.Context) (uint64, error) { <-ctx.Done(); return 0, context
 
 // One voter needs nobody.
 func TestRound_SingleVoter(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, v := newRoundBench(t, 1, agreed)
 		if err := r.prove(t.Context(), 1); err != nil {
 			t.Errorf("prove: %v", err)
@@ -77,7 +77,7 @@ func TestRound_SingleVoter(t *testing.T) {
 
 // A voter that hangs costs nothing while a majority answers.
 func TestRound_HungVoterCostsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, v := newRoundBench(t, 3, func(ctx context.Context, voter string, _ int) (uint64, error) {
 			if voter == "n2" {
 				return hang(ctx)
@@ -101,7 +101,7 @@ func TestRound_HungVoterCostsNothing(t *testing.T) {
 
 // Without a majority the round ends by its own limit.
 func TestRound_NoMajority(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newRoundBench(t, 5, func(ctx context.Context, voter string, _ int) (uint64, error) {
 			if voter == "n1" {
 				return 1, nil
@@ -120,7 +120,7 @@ func TestRound_NoMajority(t *testing.T) {
 
 // A higher term anywhere ends it at once, though others hang.
 func TestRound_HigherTerm(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newRoundBench(t, 5, func(ctx context.Context, voter string, _ int) (uint64, error) {
 			if voter == "n4" {
 				return 2, nil
@@ -140,7 +140,7 @@ func TestRound_HigherTerm(t *testing.T) {
 // Voters that are still at an older term have not heard of this leader: they are
 // no witnesses.
 func TestRound_OlderTermDoesNotCount(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newRoundBench(t, 3, func(context.Context, string, int) (uint64, error) { return 0, nil })
 		if err := r.prove(t.Context(), 1); !errors.Is(err, fsm.ErrNoQuorum) {
 			t.Errorf("prove: %v, want ErrNoQuorum", err)
@@ -152,7 +152,7 @@ func TestRound_OlderTermDoesNotCount(t *testing.T) {
 // one, though it comes in while that is under way. (This is where
 // raft.VerifyLeader goes wrong.)
 func TestRound_OldAnswersDoNotCount(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		r, c, _ := newRoundBench(t, 3, func(ctx context.Context, voter string, nth int) (uint64, error) {
 			switch {
@@ -180,7 +180,7 @@ func TestRound_OldAnswersDoNotCount(t *testing.T) {
 
 // Who arrives during a round waits for the next; all who wait share it.
 func TestRound_ArrivalDuringARound(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, v := newRoundBench(t, 3, func(ctx context.Context, _ string, _ int) (uint64, error) {
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -218,7 +218,7 @@ func TestRound_ArrivalDuringARound(t *testing.T) {
 
 // A node that stops leading while it asks has no proof, whatever it hears.
 func TestRound_DeposedMeanwhile(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var c *fakeCluster
 		r, c, _ := newRoundBench(t, 3, func(ctx context.Context, _ string, _ int) (uint64, error) {
 			time.Sleep(50 * time.Millisecond)
@@ -236,7 +236,7 @@ func TestRound_DeposedMeanwhile(t *testing.T) {
 
 // What was promised in one term is not proved by the next.
 func TestRound_OtherTerm(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newRoundBench(t, 1, agreed)
 		if err := r.prove(t.Context(), 7); !errors.Is(err, fsm.ErrNotReady) {
 			t.Errorf("prove of term 7 in term 1: %v, want ErrNotReady", err)
@@ -246,7 +246,7 @@ func TestRound_OtherTerm(t *testing.T) {
 
 // The planted defect asks raft.VerifyLeader and nobody else.
 func TestRound_VerifyLeaderDefect(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := &fakeCluster{t: t, cut: map[[2]string]bool{}}
 		c.addNode(0, 1)
 		c.addNode(1, 1)
@@ -266,7 +266,7 @@ func TestRound_VerifyLeaderDefect(t *testing.T) {
 // the answers are looked at last.
 func TestRound_DeposedWithTheLastAnswer(t *testing.T) {
 	for range 50 {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			var c *fakeCluster
 			r, c, _ := newRoundBench(t, 3, func(context.Context, string, int) (uint64, error) {
 				c.depose(c.nodes[0])

@@ -17,7 +17,7 @@ import (
 // can make.
 func TestScenario_LeaseRules(t *testing.T) {
 	t.Run("B-07_belief_comes_only_from_confirmed_answers", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			c := newFakeCluster(t, 3)
 			n, rival := c.nodes[1], c.nodes[2]
 			id, rid := n.openSession(), rival.openSession()
@@ -95,7 +95,7 @@ func TestScenario_LeaseRules(t *testing.T) {
 	})
 
 	t.Run("B-13_a_leader_that_was_stopped", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			c := newFakeCluster(t, 3)
 			old := c.nodes[0]
 			ids := []string{old.openSession()}
@@ -153,7 +153,7 @@ func TestScenario_LeaseRules(t *testing.T) {
 	// A queued expiry of an earlier reign, committed in a later one, meets a
 	// session that was renewed meanwhile.
 	t.Run("expiry_of_an_earlier_reign", func(t *testing.T) {
-		bubble(t, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
 			c := newFakeCluster(t, 3)
 			n := c.nodes[1]
 			id := n.openSession()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/miwnode/miwnode/fsm"
@@ -195,6 +196,7 @@ func TestScenario_Leases(t *testing.T) {
 			t.Errorf("late release: %v, %v; want stale_token or session_expired", code, err)
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if running, _ := o.now(); running != b {
 			t.Errorf("node %d runs, want b", running)
 		}

@@ -16,7 +16,7 @@ import (
 // A session that is renewed lives on, on every node, with clocks that disagree
 // about the hour.
 func TestSession_LivesOn(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		var ids []string
 		for _, n := range c.nodes {
@@ -41,7 +41,7 @@ func TestSession_LivesOn(t *testing.T) {
 // A holder that is cut off is told at T-M-S after its last confirmed keep-alive,
 // made to stop at T-M, and its lease passes on at T or later.
 func TestSession_CutOff(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		a, b := c.nodes[1], c.nodes[2]
 		sa, sb := a.openSession(), b.openSession()
@@ -91,7 +91,7 @@ func holds(limit time.Duration, ok func() bool) (time.Duration, bool) {
 
 // An election costs no lease: keep-alives find the next leader at once.
 func TestSession_ElectionCostsNothing(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -111,7 +111,7 @@ func TestSession_ElectionCostsNothing(t *testing.T) {
 
 // Lost requests and lost answers cost trust only by their number.
 func TestSession_LostReplies(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -144,7 +144,7 @@ func TestSession_LostReplies(t *testing.T) {
 // revoked: it counts only once the local copy has applied what it covers. A copy
 // that lags costs nothing while nothing changed.
 func TestSession_RevokeOvertaking(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -181,7 +181,7 @@ func TestSession_RevokeOvertaking(t *testing.T) {
 
 // A copy that catches up counts the answers that waited for it.
 func TestSession_LaggingCopyCatchesUp(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -209,7 +209,7 @@ func TestSession_ClockRates(t *testing.T) {
 		"holder fast, leader slow": {0.975, 1.025, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
 				c := newFakeCluster(t, 3, func(i int, cfg *leaseConfig) {
 					cfg.clock = NewTestClock(rates[i], time.Duration(i)*time.Hour)
 				})
@@ -246,7 +246,7 @@ func TestSession_ClockRates(t *testing.T) {
 // After a suspend nothing is trusted until the next confirmed keep-alive; a
 // suspend past the TTL ends the session before anybody is told yes.
 func TestSession_Suspend(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		k := n.lease.keeper
@@ -286,7 +286,7 @@ func TestSession_Suspend(t *testing.T) {
 // A step of the wall clock sends a keep-alive and does nothing else, on the
 // holder and on the leader.
 func TestSession_WallJump(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -311,7 +311,7 @@ func TestSession_WallJump(t *testing.T) {
 // Confirm wants a keep-alive that was sent after the call: one under way does not
 // do, and all who wait share the next.
 func TestSession_Confirm(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -350,7 +350,7 @@ func TestSession_Confirm(t *testing.T) {
 // nothing starts elsewhere; when it has returned the session is closed at once
 // and another opened.
 func TestSession_RunsOutlastTrust(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n, b := c.nodes[1], c.nodes[2]
 		id := n.openSession()
@@ -387,7 +387,7 @@ func TestSession_RunsOutlastTrust(t *testing.T) {
 // A session that others end (expired by the leader, closed by a restart) is over
 // at once when the copy says so, and another is opened.
 func TestSession_GoneFromTheState(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -407,7 +407,7 @@ func TestSession_GoneFromTheState(t *testing.T) {
 
 // The planted defect: no margin, and counting from the answer.
 func TestSession_NoMarginDefect(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3, func(_ int, cfg *leaseConfig) { cfg.defects.NoMargin = true })
 		n := c.nodes[1]
 		id := n.openSession()

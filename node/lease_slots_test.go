@@ -13,7 +13,7 @@ import (
 // A grant that nobody here claims, because its acquire was cancelled or its
 // answer lost, is given back after a second.
 func TestSlots_UnclaimedGrantGoesBack(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n, b := c.nodes[1], c.nodes[2]
 		id, idB := n.openSession(), b.openSession()
@@ -47,7 +47,7 @@ func TestSlots_UnclaimedGrantGoesBack(t *testing.T) {
 // A claim, or a run of the same grant, keeps it; what is claimed within the
 // second stays.
 func TestSlots_ClaimsKeepGrants(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -76,7 +76,7 @@ func TestSlots_ClaimsKeepGrants(t *testing.T) {
 
 // The claim of another holder of the key does not keep a grant.
 func TestSlots_ClaimNamesTheHolder(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 3)
 		n := c.nodes[1]
 		id := n.openSession()
@@ -92,7 +92,7 @@ func TestSlots_ClaimNamesTheHolder(t *testing.T) {
 // A key has one slot in the process: who comes second waits for the return of
 // the first, across sessions.
 func TestSlots_OneRunPerKey(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 1)
 		n := c.nodes[0]
 		n.openSession()
@@ -146,7 +146,7 @@ func TestSlots_OneRunPerKey(t *testing.T) {
 
 // Ten thousand claims and runs leave nothing behind.
 func TestSlots_NothingLeft(t *testing.T) {
-	bubble(t, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newFakeCluster(t, 1)
 		n := c.nodes[0]
 		id := n.openSession()
