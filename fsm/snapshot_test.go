@@ -77,6 +77,15 @@ func TestSnapshot_Golden(t *testing.T) {
 	if got, want := back.Revision(), l.index; got != want {
 		t.Errorf("revision %d, want %d", got, want)
 	}
+	// Every version that was ever shipped is read, or refused by a VersionError.
+	for file, data := range dumps(t, "testdata/snapshot/*.golden") {
+		s, err := fsm.ReadSnapshot(bytes.NewReader(data))
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+		} else if s.View().LeaseCount() != 5 {
+			t.Errorf("%s: %d leases", file, s.View().LeaseCount())
+		}
+	}
 	sum := l.state.View().Hash()
 	if !bytes.Equal(data[len(data)-32:], sum[:]) {
 		t.Error("the hash is not the checksum of the snapshot")
