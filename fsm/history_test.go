@@ -1,6 +1,7 @@
 package fsm_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -130,15 +131,17 @@ func (g *generator) proposal() *fsm.Proposal {
 	return p
 }
 
+var histories = flag.Int("histories", 60, "how many random histories TestTwin compares")
+
 // State and twin agree on every answer, event and record of random histories;
 // going on from a snapshot at any point changes nothing; and a View that was
 // taken on the way is the same at the end.
 func TestTwin(t *testing.T) {
-	histories := 60
+	n := *histories
 	if testing.Short() {
-		histories = 15
+		n = 15
 	}
-	for seed := range histories {
+	for seed := range n {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { compareTwin(t, uint64(seed), 300) })
 	}
 }
