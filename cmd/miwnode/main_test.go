@@ -156,6 +156,7 @@ type running struct {
 	line string
 	cmd  *exec.Cmd
 	done chan struct{}
+	read chan struct{} // closed when all output has come
 
 	mu   sync.Mutex
 	out  bytes.Buffer
@@ -164,7 +165,7 @@ type running struct {
 
 func (c *cli) start(args ...string) *running {
 	c.t.Helper()
-	p := &running{t: c.t, line: "miwnode " + strings.Join(args, " "), cmd: c.command(context.Background(), args...), done: make(chan struct{}), wake: make(chan struct{})}
+	p := &running{t: c.t, line: "miwnode " + strings.Join(args, " "), cmd: c.command(context.Background(), args...), done: make(chan struct{}), read: make(chan struct{}), wake: make(chan struct{})}
 	r, w, err := os.Pipe()
 	if err != nil {
 		c.t.Fatal(err)
@@ -174,9 +175,8 @@ func (c *cli) start(args ...string) *running {
 		c.t.Fatal(err)
 	}
 	w.Close()
-	read := make(chan struct{})
 	go func() {
-		defer close(read)
+		defer close(p.read)
 		defer r.Close()
 		_, _ = io.Copy(p, r)
 	}()
@@ -194,7 +194,7 @@ func (c *cli) start(args ...string) *running {
 			<-p.done
 			c.t.Errorf("%s: did not end after TERM", p.line)
 		}
-		<-read
+		<-p.read
 		if c.t.Failed() {
 			c.t.Logf("%s:\n%s", p.line, p.text())
 		}
@@ -231,6 +231,10 @@ func (p *running) says(text string) {
 		select {
 		case <-wake:
 		case <-p.done:
+			select {
+			case <-p.read:
+			case <-until: // what it left behind may hold the pipe
+			}
 			p.mu.Lock()
 			has := strings.Contains(p.out.String(), text)
 			p.mu.Unlock()

@@ -154,9 +154,10 @@ func TestChecklist(t *testing.T) {
 		c := c.in(t)
 		// No group, no coordinator, no heartbeat of its own: the node's session carries it.
 		n := c.startNode("b", "--bind", "127.0.0.1:0", "--singleton", `alone=sh -c 'echo "token $MIW_TOKEN key $MIW_KEY at $MIW_ADDR"; exec sleep 100'`)
-		_, token := n.holder("alone")
+		var token uint64
+		eventually(t, "it is held", func() bool { _, token = n.holder("alone"); return token != 0 })
 		n.says(fmt.Sprintf("token %d key alone at %s", token, n.dir+"/"+api.SocketName))
-		n.cli.run("instances").ends(0).shows("active")
+		n.cli.in(t).run("instances").ends(0).shows("active")
 	})
 }
 
