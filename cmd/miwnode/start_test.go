@@ -141,9 +141,9 @@ func TestChecklist(t *testing.T) {
 	t.Run("079_several_singletons_coexist_and_faults_come_early", func(t *testing.T) {
 		c := c.in(t)
 		c.run("start", "--singleton", "a=true", "--singleton", "a=false", "--check-config").ends(2).complains(`"a" twice`)
-		n := c.startNode("a", "--bind", "127.0.0.1:0", "--singleton", "one=sh -c 'echo first; exec sleep 100'", "--singleton", "two=sh -c 'echo second; exec sleep 100'")
-		n.says("first")
-		n.says("second")
+		n := c.startNode("a", "--bind", "127.0.0.1:0", "--singleton", "one=sh -c 'echo one-began; exec sleep 100'", "--singleton", "two=sh -c 'echo two-began; exec sleep 100'")
+		n.says("msg=one-began")
+		n.says("msg=two-began")
 		for _, key := range []string{"one", "two"} {
 			if node, token := n.holder(key); node == "" || token == 0 {
 				t.Errorf("nobody holds %s", key)
