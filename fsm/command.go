@@ -4,7 +4,7 @@ import "github.com/miwnode/miwnode/fsm/fsmpb"
 
 // Version is the newest state version that this binary can apply. What may be
 // proposed is gated by the replicated version, see Cluster.Version.
-const Version uint32 = 1
+const Version uint32 = 2
 
 // The log: a Batch is one entry, a Proposal is what one boot of one node sent
 // together, a Command is one request of it. Field numbers only append.
@@ -35,6 +35,27 @@ type (
 	FreeRevoked   = fsmpb.FreeRevoked
 	LiftBar       = fsmpb.LiftBar
 	MarkInstance  = fsmpb.MarkInstance
+
+	PutCatalog    = fsmpb.PutCatalog
+	PutGroup      = fsmpb.PutGroup
+	JoinGroup     = fsmpb.JoinGroup
+	LeaveGroup    = fsmpb.LeaveGroup
+	PlanGroup     = fsmpb.PlanGroup
+	MoveWorkload  = fsmpb.MoveWorkload
+	SetPin        = fsmpb.SetPin
+	SetPause      = fsmpb.SetPause
+	Prepared      = fsmpb.Prepared
+	ForgetFailure = fsmpb.ForgetFailure
+	RecordJob     = fsmpb.RecordJob
+	RecordOverlap = fsmpb.RecordOverlap
+	RecordStuck   = fsmpb.RecordStuck
+)
+
+// Parts of the commands of groups.
+type (
+	WorkloadSpec  = fsmpb.WorkloadSpec
+	GroupSettings = fsmpb.GroupSettings
+	Assignment    = fsmpb.Assignment
 )
 
 // Values of the enumerations in commands.
@@ -88,6 +109,38 @@ func NewCommand(op Op) *Command {
 	case *MarkInstance:
 		return &Command{Op: &fsmpb.Command_MarkInstance{MarkInstance: op}}
 	}
+	return newGroupCommand(op)
+}
+
+func newGroupCommand(op Op) *Command {
+	switch op := op.(type) {
+	case *PutCatalog:
+		return &Command{Op: &fsmpb.Command_PutCatalog{PutCatalog: op}}
+	case *PutGroup:
+		return &Command{Op: &fsmpb.Command_PutGroup{PutGroup: op}}
+	case *JoinGroup:
+		return &Command{Op: &fsmpb.Command_JoinGroup{JoinGroup: op}}
+	case *LeaveGroup:
+		return &Command{Op: &fsmpb.Command_LeaveGroup{LeaveGroup: op}}
+	case *PlanGroup:
+		return &Command{Op: &fsmpb.Command_PlanGroup{PlanGroup: op}}
+	case *MoveWorkload:
+		return &Command{Op: &fsmpb.Command_MoveWorkload{MoveWorkload: op}}
+	case *SetPin:
+		return &Command{Op: &fsmpb.Command_SetPin{SetPin: op}}
+	case *SetPause:
+		return &Command{Op: &fsmpb.Command_SetPause{SetPause: op}}
+	case *Prepared:
+		return &Command{Op: &fsmpb.Command_Prepared{Prepared: op}}
+	case *ForgetFailure:
+		return &Command{Op: &fsmpb.Command_ForgetFailure{ForgetFailure: op}}
+	case *RecordJob:
+		return &Command{Op: &fsmpb.Command_RecordJob{RecordJob: op}}
+	case *RecordOverlap:
+		return &Command{Op: &fsmpb.Command_RecordOverlap{RecordOverlap: op}}
+	case *RecordStuck:
+		return &Command{Op: &fsmpb.Command_RecordStuck{RecordStuck: op}}
+	}
 	return &Command{}
 }
 
@@ -124,18 +177,51 @@ func OpOf(c *Command) Op {
 		return op.LiftBar
 	case *fsmpb.Command_MarkInstance:
 		return op.MarkInstance
+	case *fsmpb.Command_PutCatalog:
+		return op.PutCatalog
+	case *fsmpb.Command_PutGroup:
+		return op.PutGroup
+	case *fsmpb.Command_JoinGroup:
+		return op.JoinGroup
+	case *fsmpb.Command_LeaveGroup:
+		return op.LeaveGroup
+	case *fsmpb.Command_PlanGroup:
+		return op.PlanGroup
+	case *fsmpb.Command_MoveWorkload:
+		return op.MoveWorkload
+	case *fsmpb.Command_SetPin:
+		return op.SetPin
+	case *fsmpb.Command_SetPause:
+		return op.SetPause
+	case *fsmpb.Command_Prepared:
+		return op.Prepared
+	case *fsmpb.Command_ForgetFailure:
+		return op.ForgetFailure
+	case *fsmpb.Command_RecordJob:
+		return op.RecordJob
+	case *fsmpb.Command_RecordOverlap:
+		return op.RecordOverlap
+	case *fsmpb.Command_RecordStuck:
+		return op.RecordStuck
 	}
 	return nil
 }
 
-// introduced is the state version in which op came into the log.
+// introduced is the state version in which op, with what it says, came into the log.
 func introduced(op Op) uint32 {
-	switch op.(type) {
+	switch op := op.(type) {
+	case *Release:
+		if op.Failure != "" {
+			return 2
+		}
+		return 1
 	case *InitCluster, *SetVersion, *RecordLeader, *RecordMember,
 		*OpenSession, *CloseSession, *ExpireSession,
-		*Acquire, *CancelWait, *Release, *Transfer, *Revoke, *FreeRevoked, *LiftBar,
+		*Acquire, *CancelWait, *Transfer, *Revoke, *FreeRevoked, *LiftBar,
 		*MarkInstance:
 		return 1
+	case *PutCatalog, *PutGroup, *JoinGroup, *LeaveGroup, *PlanGroup, *MoveWorkload, *SetPin, *SetPause, *Prepared, *ForgetFailure, *RecordJob, *RecordOverlap, *RecordStuck:
+		return 2
 	}
 	return Version + 1
 }

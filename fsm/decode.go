@@ -238,6 +238,19 @@ var newOp = map[protowire.Number]func() Op{
 	35: func() Op { return &FreeRevoked{} },
 	36: func() Op { return &LiftBar{} },
 	40: func() Op { return &MarkInstance{} },
+	50: func() Op { return &PutCatalog{} },
+	51: func() Op { return &PutGroup{} },
+	52: func() Op { return &JoinGroup{} },
+	53: func() Op { return &LeaveGroup{} },
+	54: func() Op { return &PlanGroup{} },
+	55: func() Op { return &MoveWorkload{} },
+	56: func() Op { return &SetPin{} },
+	57: func() Op { return &SetPause{} },
+	58: func() Op { return &Prepared{} },
+	59: func() Op { return &ForgetFailure{} },
+	60: func() Op { return &RecordJob{} },
+	61: func() Op { return &RecordOverlap{} },
+	62: func() Op { return &RecordStuck{} },
 }
 
 func decodeCold(op Op, r reader) (*Command, error) {
@@ -334,6 +347,8 @@ func decodeRelease(r reader) (*Command, error) {
 			m.op.Token = r.uvarint()
 		case n == 3 && t == protowire.BytesType:
 			m.op.SessionId = r.string()
+		case n == 4 && t == protowire.BytesType:
+			m.op.Failure = r.string()
 		default:
 			r.unknown(n, t, "Release")
 		}

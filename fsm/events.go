@@ -41,6 +41,20 @@ const (
 	EventMemberRemoved      EventType = 18
 	EventLeaderChanged      EventType = 19
 	EventVersionRaised      EventType = 20
+	EventGroupUpdated       EventType = 21 // Note.Reason says what
+	EventGroupPlanned       EventType = 22 // Note.Number: how many assignments changed something
+	EventWorkloadAssigned   EventType = 23 // granted to Who by a group
+	EventWorkloadMoved      EventType = 24 // granted to Who, the named successor
+	EventWorkloadPreparing  EventType = 25 // Note.To prepares while Who goes on
+	EventWorkloadKept       EventType = 26 // Who keeps it after all
+	EventWorkloadPaused     EventType = 27
+	EventWorkloadResumed    EventType = 28
+	EventWorkloadPinned     EventType = 29
+	EventWorkloadUnpinned   EventType = 30
+	EventWorkloadStuck      EventType = 31 // told to stop, and it doesn't return
+	EventWorkloadFailed     EventType = 32 // a run, or a successor's preparation
+	EventJobRecorded        EventType = 33 // Note.Reason: the outcome, Note.Number: the total
+	EventLeaseOverlap       EventType = 34 // two runs certainly overlapped; Note.Number: for how many nanoseconds
 )
 
 var eventNames = [...]string{
@@ -64,6 +78,20 @@ var eventNames = [...]string{
 	EventMemberRemoved:      "member.removed",
 	EventLeaderChanged:      "leader.changed",
 	EventVersionRaised:      "version.raised",
+	EventGroupUpdated:       "group.updated",
+	EventGroupPlanned:       "group.planned",
+	EventWorkloadAssigned:   "workload.assigned",
+	EventWorkloadMoved:      "workload.moved",
+	EventWorkloadPreparing:  "workload.preparing",
+	EventWorkloadKept:       "workload.kept",
+	EventWorkloadPaused:     "workload.paused",
+	EventWorkloadResumed:    "workload.resumed",
+	EventWorkloadPinned:     "workload.pinned",
+	EventWorkloadUnpinned:   "workload.unpinned",
+	EventWorkloadStuck:      "workload.stuck",
+	EventWorkloadFailed:     "workload.failed",
+	EventJobRecorded:        "job.recorded",
+	EventLeaseOverlap:       "lease.overlap",
 }
 
 // String returns the name that the HTTP contract uses.

@@ -43,9 +43,10 @@ const (
 	EndClosed    EndReason = 5
 	EndRestarted EndReason = 6
 	EndCrashed   EndReason = 7
+	EndOverlap   EndReason = 8 // in the ledger only: no end, but two runs that overlapped
 )
 
-var endReasons = [...]string{"", "released", "expired", "revoked", "moved", "closed", "restarted", "crashed"}
+var endReasons = [...]string{"", "released", "expired", "revoked", "moved", "closed", "restarted", "crashed", "overlap"}
 
 // String returns the name that the HTTP contract uses, "" for none.
 func (r EndReason) String() string {
@@ -76,7 +77,9 @@ type Lease struct {
 	AcquiredRevision uint64 // of the entry that granted it
 	ChangedRevision  uint64 // of the last change of state, the grant included
 	LockDelay        time.Duration
-	Note             *Note // of a transfer or revoke; never nil
+	Note             *Note  // of a transfer or revoke, or with To only: who prepares; never nil
+	Group            string // that granted it; "" = its holder acquired it
+	Stuck            *Stuck // nil = its run returns, as far as anybody knows
 
 	asks asks
 }

@@ -47,9 +47,11 @@ type Session struct {
 	Drain           *Mark // nil = not draining
 	Cordon          *Mark // nil = not cordoned
 
-	leases *btree.Map[string, *Lease] // held, transferring and revoked, by key; nil = none
-	waits  *btree.Map[string, int]    // places in queues, by key; nil = none
-	epoch  uint64                     // in which the State may still change it
+	leases *btree.Map[string, *Lease]   // held, transferring and revoked, by key; nil = none
+	waits  *btree.Map[string, int]      // places in queues, by key; nil = none
+	coming *btree.Map[string, struct{}] // keys of which a group named it the successor; nil = none
+	groups []string                     // that its instance is a member of, sorted; replaced on change
+	epoch  uint64                       // in which the State may still change it
 }
 
 // Draining reports whether the instance drains.
@@ -108,6 +110,9 @@ func (s *State) own(sess *Session) *Session {
 	}
 	if c.waits != nil {
 		c.waits = c.waits.IsoCopy()
+	}
+	if c.coming != nil {
+		c.coming = c.coming.IsoCopy()
 	}
 	s.sessions.Set(c.ID, &c)
 	return &c

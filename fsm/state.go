@@ -30,6 +30,8 @@ type tables struct {
 	keyed     keyed
 	events    ring[Event]
 	ledger    ring[LedgerEntry]
+	sharding
+	jobTables
 }
 
 // cluster is the one record of the cluster as a whole.
@@ -107,6 +109,8 @@ func (s *State) View() *View {
 	v.queues = *s.queues.IsoCopy()
 	v.clients = *s.clients.IsoCopy()
 	v.keyed.byKey = *s.keyed.byKey.IsoCopy()
+	s.sharding.copyFor(&v.sharding)
+	s.jobTables.copyFor(&v.jobTables)
 	return v
 }
 
@@ -125,6 +129,8 @@ type Outcome struct {
 	// Marked are the instances whose drain or cordon was set, also where it was
 	// set before: its expiry counts anew, which no event tells.
 	Marked []string
+	// MarkedWorkloads are the pins and pauses that were set and run out.
+	MarkedWorkloads []WorkloadMark
 	// Err is set by a Machine that has halted: the entry was not applied.
 	Err error
 }
@@ -221,7 +227,7 @@ func (s *State) dispatch(op Op, r *Result) error {
 	case *MarkInstance:
 		return s.markInstance(op)
 	}
-	return Errorf(CodeInternal, "no rule for %T", op)
+	return s.dispatchGroup(op, r)
 }
 
 // otherTerm refuses a leader's decision under any term but its own: what was

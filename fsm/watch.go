@@ -17,7 +17,19 @@ const (
 	grantPrefix    = "grant/"
 	sessionPrefix  = "session/"
 	instancePrefix = "instance/"
+	groupPrefix    = "group/"
+	jobPrefix      = "job/"
 )
+
+// GroupsTopic is woken when any group changes.
+const GroupsTopic = "groups"
+
+// GroupTopic is woken when the group's inputs are raised, when it was planned,
+// and when a workload of it fails, is moved or becomes free.
+func GroupTopic(name string) string { return groupPrefix + name }
+
+// JobTopic is woken when an execution of the job is recorded.
+func JobTopic(key string) string { return jobPrefix + key }
 
 // LeaseTopic is woken by every event of the lease of key.
 func LeaseTopic(key string) string { return leasePrefix + key }
@@ -48,6 +60,9 @@ const (
 	topicGrant
 	topicSession
 	topicInstance
+	topicGroups
+	topicGroup
+	topicJob
 )
 
 // topic is what a topic string says, made without allocation.
@@ -59,6 +74,9 @@ type topic struct {
 func parseTopic(s string) topic {
 	if s == AllTopic {
 		return topic{kind: topicAll}
+	}
+	if s == GroupsTopic {
+		return topic{kind: topicGroups}
 	}
 	kind, name, _ := strings.Cut(s, "/")
 	switch kind + "/" {
@@ -74,6 +92,10 @@ func parseTopic(s string) topic {
 		return topic{kind: topicSession, name: name}
 	case instancePrefix:
 		return topic{kind: topicInstance, name: name}
+	case groupPrefix:
+		return topic{kind: topicGroup, name: name}
+	case jobPrefix:
+		return topic{kind: topicJob, name: name}
 	}
 	return topic{}
 }

@@ -91,6 +91,7 @@ const (
 	EndReason_END_REASON_CLOSED      EndReason = 5
 	EndReason_END_REASON_RESTARTED   EndReason = 6
 	EndReason_END_REASON_CRASHED     EndReason = 7
+	EndReason_END_REASON_OVERLAP     EndReason = 8 // in the ledger only: not an end, but two runs that overlapped
 )
 
 // Enum value maps for EndReason.
@@ -104,6 +105,7 @@ var (
 		5: "END_REASON_CLOSED",
 		6: "END_REASON_RESTARTED",
 		7: "END_REASON_CRASHED",
+		8: "END_REASON_OVERLAP",
 	}
 	EndReason_value = map[string]int32{
 		"END_REASON_UNSPECIFIED": 0,
@@ -114,6 +116,7 @@ var (
 		"END_REASON_CLOSED":      5,
 		"END_REASON_RESTARTED":   6,
 		"END_REASON_CRASHED":     7,
+		"END_REASON_OVERLAP":     8,
 	}
 )
 
@@ -415,6 +418,19 @@ type Command struct {
 	//	*Command_FreeRevoked
 	//	*Command_LiftBar
 	//	*Command_MarkInstance
+	//	*Command_PutCatalog
+	//	*Command_PutGroup
+	//	*Command_JoinGroup
+	//	*Command_LeaveGroup
+	//	*Command_PlanGroup
+	//	*Command_MoveWorkload
+	//	*Command_SetPin
+	//	*Command_SetPause
+	//	*Command_Prepared
+	//	*Command_ForgetFailure
+	//	*Command_RecordJob
+	//	*Command_RecordOverlap
+	//	*Command_RecordStuck
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -613,6 +629,123 @@ func (x *Command) GetMarkInstance() *MarkInstance {
 	return nil
 }
 
+func (x *Command) GetPutCatalog() *PutCatalog {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PutCatalog); ok {
+			return x.PutCatalog
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPutGroup() *PutGroup {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PutGroup); ok {
+			return x.PutGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetJoinGroup() *JoinGroup {
+	if x != nil {
+		if x, ok := x.Op.(*Command_JoinGroup); ok {
+			return x.JoinGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetLeaveGroup() *LeaveGroup {
+	if x != nil {
+		if x, ok := x.Op.(*Command_LeaveGroup); ok {
+			return x.LeaveGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPlanGroup() *PlanGroup {
+	if x != nil {
+		if x, ok := x.Op.(*Command_PlanGroup); ok {
+			return x.PlanGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetMoveWorkload() *MoveWorkload {
+	if x != nil {
+		if x, ok := x.Op.(*Command_MoveWorkload); ok {
+			return x.MoveWorkload
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetPin() *SetPin {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetPin); ok {
+			return x.SetPin
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetPause() *SetPause {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetPause); ok {
+			return x.SetPause
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPrepared() *Prepared {
+	if x != nil {
+		if x, ok := x.Op.(*Command_Prepared); ok {
+			return x.Prepared
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetForgetFailure() *ForgetFailure {
+	if x != nil {
+		if x, ok := x.Op.(*Command_ForgetFailure); ok {
+			return x.ForgetFailure
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordJob() *RecordJob {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RecordJob); ok {
+			return x.RecordJob
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordOverlap() *RecordOverlap {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RecordOverlap); ok {
+			return x.RecordOverlap
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordStuck() *RecordStuck {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RecordStuck); ok {
+			return x.RecordStuck
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -677,6 +810,58 @@ type Command_MarkInstance struct {
 	MarkInstance *MarkInstance `protobuf:"bytes,40,opt,name=mark_instance,json=markInstance,proto3,oneof"`
 }
 
+type Command_PutCatalog struct {
+	PutCatalog *PutCatalog `protobuf:"bytes,50,opt,name=put_catalog,json=putCatalog,proto3,oneof"`
+}
+
+type Command_PutGroup struct {
+	PutGroup *PutGroup `protobuf:"bytes,51,opt,name=put_group,json=putGroup,proto3,oneof"`
+}
+
+type Command_JoinGroup struct {
+	JoinGroup *JoinGroup `protobuf:"bytes,52,opt,name=join_group,json=joinGroup,proto3,oneof"`
+}
+
+type Command_LeaveGroup struct {
+	LeaveGroup *LeaveGroup `protobuf:"bytes,53,opt,name=leave_group,json=leaveGroup,proto3,oneof"`
+}
+
+type Command_PlanGroup struct {
+	PlanGroup *PlanGroup `protobuf:"bytes,54,opt,name=plan_group,json=planGroup,proto3,oneof"`
+}
+
+type Command_MoveWorkload struct {
+	MoveWorkload *MoveWorkload `protobuf:"bytes,55,opt,name=move_workload,json=moveWorkload,proto3,oneof"`
+}
+
+type Command_SetPin struct {
+	SetPin *SetPin `protobuf:"bytes,56,opt,name=set_pin,json=setPin,proto3,oneof"`
+}
+
+type Command_SetPause struct {
+	SetPause *SetPause `protobuf:"bytes,57,opt,name=set_pause,json=setPause,proto3,oneof"`
+}
+
+type Command_Prepared struct {
+	Prepared *Prepared `protobuf:"bytes,58,opt,name=prepared,proto3,oneof"`
+}
+
+type Command_ForgetFailure struct {
+	ForgetFailure *ForgetFailure `protobuf:"bytes,59,opt,name=forget_failure,json=forgetFailure,proto3,oneof"`
+}
+
+type Command_RecordJob struct {
+	RecordJob *RecordJob `protobuf:"bytes,60,opt,name=record_job,json=recordJob,proto3,oneof"`
+}
+
+type Command_RecordOverlap struct {
+	RecordOverlap *RecordOverlap `protobuf:"bytes,61,opt,name=record_overlap,json=recordOverlap,proto3,oneof"`
+}
+
+type Command_RecordStuck struct {
+	RecordStuck *RecordStuck `protobuf:"bytes,62,opt,name=record_stuck,json=recordStuck,proto3,oneof"`
+}
+
 func (*Command_InitCluster) isCommand_Op() {}
 
 func (*Command_SetVersion) isCommand_Op() {}
@@ -706,6 +891,32 @@ func (*Command_FreeRevoked) isCommand_Op() {}
 func (*Command_LiftBar) isCommand_Op() {}
 
 func (*Command_MarkInstance) isCommand_Op() {}
+
+func (*Command_PutCatalog) isCommand_Op() {}
+
+func (*Command_PutGroup) isCommand_Op() {}
+
+func (*Command_JoinGroup) isCommand_Op() {}
+
+func (*Command_LeaveGroup) isCommand_Op() {}
+
+func (*Command_PlanGroup) isCommand_Op() {}
+
+func (*Command_MoveWorkload) isCommand_Op() {}
+
+func (*Command_SetPin) isCommand_Op() {}
+
+func (*Command_SetPause) isCommand_Op() {}
+
+func (*Command_Prepared) isCommand_Op() {}
+
+func (*Command_ForgetFailure) isCommand_Op() {}
+
+func (*Command_RecordJob) isCommand_Op() {}
+
+func (*Command_RecordOverlap) isCommand_Op() {}
+
+func (*Command_RecordStuck) isCommand_Op() {}
 
 // InitCluster is the first command of a cluster; refused (already_exists) when it has an ID.
 type InitCluster struct {
@@ -1376,6 +1587,7 @@ type Release struct {
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
 	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Failure       string                 `protobuf:"bytes,4,opt,name=failure,proto3" json:"failure,omitempty"` // the run failed, and so; empty = it did not
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1427,6 +1639,13 @@ func (x *Release) GetToken() uint64 {
 func (x *Release) GetSessionId() string {
 	if x != nil {
 		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Release) GetFailure() string {
+	if x != nil {
+		return x.Failure
 	}
 	return ""
 }
@@ -1793,22 +2012,1303 @@ func (x *MarkInstance) GetTerm() uint64 {
 	return 0
 }
 
-type Result struct {
+// WorkloadSpec is one declared workload.
+type WorkloadSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // fsm.Code; 0 = done
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	DisplayName   string                 `protobuf:"bytes,2,opt,name=display_name,json=displayName,proto3" json:"display_name,omitempty"`
+	Weight        float64                `protobuf:"fixed64,3,opt,name=weight,proto3" json:"weight,omitempty"` // above 0
+	Labels        []*Label               `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty"`   // sorted by key, unique
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkloadSpec) Reset() {
+	*x = WorkloadSpec{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkloadSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkloadSpec) ProtoMessage() {}
+
+func (x *WorkloadSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkloadSpec.ProtoReflect.Descriptor instead.
+func (*WorkloadSpec) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WorkloadSpec) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WorkloadSpec) GetDisplayName() string {
+	if x != nil {
+		return x.DisplayName
+	}
+	return ""
+}
+
+func (x *WorkloadSpec) GetWeight() float64 {
+	if x != nil {
+		return x.Weight
+	}
+	return 0
+}
+
+func (x *WorkloadSpec) GetLabels() []*Label {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+// PutCatalog brings one part of a catalog: workloads sorted by key, over all its
+// parts, each key once. The catalog is usable once all its parts are there and
+// have the hash.
+type PutCatalog struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hash          string                 `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`  // SHA-256 of the canonical encoding, in hex
+	Part          uint32                 `protobuf:"varint,2,opt,name=part,proto3" json:"part,omitempty"` // from 0
+	Parts         uint32                 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	Workloads     []*WorkloadSpec        `protobuf:"bytes,4,rep,name=workloads,proto3" json:"workloads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutCatalog) Reset() {
+	*x = PutCatalog{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutCatalog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutCatalog) ProtoMessage() {}
+
+func (x *PutCatalog) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutCatalog.ProtoReflect.Descriptor instead.
+func (*PutCatalog) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PutCatalog) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *PutCatalog) GetPart() uint32 {
+	if x != nil {
+		return x.Part
+	}
+	return 0
+}
+
+func (x *PutCatalog) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *PutCatalog) GetWorkloads() []*WorkloadSpec {
+	if x != nil {
+		return x.Workloads
+	}
+	return nil
+}
+
+type GroupSettings struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Assigner      string                 `protobuf:"bytes,1,opt,name=assigner,proto3" json:"assigner,omitempty"`                  // sticky (also ""), balanced, primary, custom
+	Rebalance     string                 `protobuf:"bytes,2,opt,name=rebalance,proto3" json:"rebalance,omitempty"`                // immediate (also ""), graceful
+	MaxMoves      uint32                 `protobuf:"varint,3,opt,name=max_moves,json=maxMoves,proto3" json:"max_moves,omitempty"` // at a time; 0 = 10 % of the group, at least 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupSettings) Reset() {
+	*x = GroupSettings{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupSettings) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupSettings) ProtoMessage() {}
+
+func (x *GroupSettings) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupSettings.ProtoReflect.Descriptor instead.
+func (*GroupSettings) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GroupSettings) GetAssigner() string {
+	if x != nil {
+		return x.Assigner
+	}
+	return ""
+}
+
+func (x *GroupSettings) GetRebalance() string {
+	if x != nil {
+		return x.Rebalance
+	}
+	return ""
+}
+
+func (x *GroupSettings) GetMaxMoves() uint32 {
+	if x != nil {
+		return x.MaxMoves
+	}
+	return 0
+}
+
+// PutGroup makes a group or replaces its settings and its own catalog.
+type PutGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Settings      *GroupSettings         `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	CatalogHash   string                 `protobuf:"bytes,3,opt,name=catalog_hash,json=catalogHash,proto3" json:"catalog_hash,omitempty"` // empty = only what its members declare
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutGroup) Reset() {
+	*x = PutGroup{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutGroup) ProtoMessage() {}
+
+func (x *PutGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutGroup.ProtoReflect.Descriptor instead.
+func (*PutGroup) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PutGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PutGroup) GetSettings() *GroupSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *PutGroup) GetCatalogHash() string {
+	if x != nil {
+		return x.CatalogHash
+	}
+	return ""
+}
+
+func (x *PutGroup) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// JoinGroup makes an instance a member, or changes what it declares. Of catalog,
+// keys and all, one is set.
+type JoinGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	CatalogHash   string                 `protobuf:"bytes,3,opt,name=catalog_hash,json=catalogHash,proto3" json:"catalog_hash,omitempty"` // it runs these, and the group wants them while it lives
+	Keys          []string               `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`                                  // it runs these, where the group wants them; sorted, unique
+	All           bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"`                                   // it runs whatever the group wants
+	Capacity      float64                `protobuf:"fixed64,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                        // in weights; 0 = no limit
+	Embedded      bool                   `protobuf:"varint,7,opt,name=embedded,proto3" json:"embedded,omitempty"`                         // joined by a coordinator inside the process, which can plan
+	Prepares      bool                   `protobuf:"varint,8,opt,name=prepares,proto3" json:"prepares,omitempty"`                         // it wants to prepare before it takes a workload over
+	Settings      *GroupSettings         `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`                          // for a group that was never put; unset: the group must be there
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinGroup) Reset() {
+	*x = JoinGroup{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinGroup) ProtoMessage() {}
+
+func (x *JoinGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinGroup.ProtoReflect.Descriptor instead.
+func (*JoinGroup) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *JoinGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *JoinGroup) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *JoinGroup) GetCatalogHash() string {
+	if x != nil {
+		return x.CatalogHash
+	}
+	return ""
+}
+
+func (x *JoinGroup) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *JoinGroup) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+func (x *JoinGroup) GetCapacity() float64 {
+	if x != nil {
+		return x.Capacity
+	}
+	return 0
+}
+
+func (x *JoinGroup) GetEmbedded() bool {
+	if x != nil {
+		return x.Embedded
+	}
+	return false
+}
+
+func (x *JoinGroup) GetPrepares() bool {
+	if x != nil {
+		return x.Prepares
+	}
+	return false
+}
+
+func (x *JoinGroup) GetSettings() *GroupSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+// LeaveGroup asks the instance to stop what it holds of the group.
+type LeaveGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaveGroup) Reset() {
+	*x = LeaveGroup{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaveGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaveGroup) ProtoMessage() {}
+
+func (x *LeaveGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaveGroup.ProtoReflect.Descriptor instead.
+func (*LeaveGroup) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LeaveGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *LeaveGroup) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+// Assignment puts a workload on one of the plan's instances.
+type Assignment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Workload      string                 `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	Instance      uint32                 `protobuf:"varint,2,opt,name=instance,proto3" json:"instance,omitempty"` // index in instances
+	Reason        uint32                 `protobuf:"varint,3,opt,name=reason,proto3" json:"reason,omitempty"`     // index in reasons, counted from 1; 0 = none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Assignment) Reset() {
+	*x = Assignment{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Assignment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Assignment) ProtoMessage() {}
+
+func (x *Assignment) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
+func (*Assignment) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Assignment) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Assignment) GetInstance() uint32 {
+	if x != nil {
+		return x.Instance
+	}
+	return 0
+}
+
+func (x *Assignment) GetReason() uint32 {
+	if x != nil {
+		return x.Reason
+	}
+	return 0
+}
+
+// PlanGroup grants free workloads and names successors of those that are held,
+// each assignment under its own conditions. It is refused when the inputs have
+// moved on or the planner's lease is another's.
+type PlanGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Inputs        uint64                 `protobuf:"varint,2,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	PlannerToken  uint64                 `protobuf:"varint,3,opt,name=planner_token,json=plannerToken,proto3" json:"planner_token,omitempty"` // of the lease miw/group/<name>/planner
+	Instances     []string               `protobuf:"bytes,4,rep,name=instances,proto3" json:"instances,omitempty"`
+	Assignments   []*Assignment          `protobuf:"bytes,5,rep,name=assignments,proto3" json:"assignments,omitempty"`
+	Reasons       []string               `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	More          bool                   `protobuf:"varint,7,opt,name=more,proto3" json:"more,omitempty"` // a further part of the same plan follows
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanGroup) Reset() {
+	*x = PlanGroup{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanGroup) ProtoMessage() {}
+
+func (x *PlanGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanGroup.ProtoReflect.Descriptor instead.
+func (*PlanGroup) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PlanGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *PlanGroup) GetInputs() uint64 {
+	if x != nil {
+		return x.Inputs
+	}
+	return 0
+}
+
+func (x *PlanGroup) GetPlannerToken() uint64 {
+	if x != nil {
+		return x.PlannerToken
+	}
+	return 0
+}
+
+func (x *PlanGroup) GetInstances() []string {
+	if x != nil {
+		return x.Instances
+	}
+	return nil
+}
+
+func (x *PlanGroup) GetAssignments() []*Assignment {
+	if x != nil {
+		return x.Assignments
+	}
+	return nil
+}
+
+func (x *PlanGroup) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *PlanGroup) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// MoveWorkload grants a free workload to an instance or names it the successor.
+type MoveWorkload struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	ToInstance    string                 `protobuf:"bytes,3,opt,name=to_instance,json=toInstance,proto3" json:"to_instance,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveWorkload) Reset() {
+	*x = MoveWorkload{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveWorkload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveWorkload) ProtoMessage() {}
+
+func (x *MoveWorkload) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveWorkload.ProtoReflect.Descriptor instead.
+func (*MoveWorkload) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *MoveWorkload) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *MoveWorkload) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *MoveWorkload) GetToInstance() string {
+	if x != nil {
+		return x.ToInstance
+	}
+	return ""
+}
+
+func (x *MoveWorkload) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *MoveWorkload) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// SetPin ties a workload to an instance, or to none again.
+type SetPin struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Group       string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Workload    string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	InstanceId  string                 `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // empty = unpin
+	Reason      string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	By          string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	ExpiresInMs int64                  `protobuf:"varint,6,opt,name=expires_in_ms,json=expiresInMs,proto3" json:"expires_in_ms,omitempty"` // the leader clears it this long after it was applied; 0 = never
+	// A leader's clearing names the pin it clears (its revision) and its term; 0 = an operator's.
+	MarkedRevision uint64 `protobuf:"varint,7,opt,name=marked_revision,json=markedRevision,proto3" json:"marked_revision,omitempty"`
+	Term           uint64 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SetPin) Reset() {
+	*x = SetPin{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPin) ProtoMessage() {}
+
+func (x *SetPin) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPin.ProtoReflect.Descriptor instead.
+func (*SetPin) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *SetPin) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SetPin) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *SetPin) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *SetPin) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetPin) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *SetPin) GetExpiresInMs() int64 {
+	if x != nil {
+		return x.ExpiresInMs
+	}
+	return 0
+}
+
+func (x *SetPin) GetMarkedRevision() uint64 {
+	if x != nil {
+		return x.MarkedRevision
+	}
+	return 0
+}
+
+func (x *SetPin) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+// SetPause stops a workload and keeps it from being granted, or lets it go on.
+type SetPause struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Group          string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Workload       string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Paused         bool                   `protobuf:"varint,3,opt,name=paused,proto3" json:"paused,omitempty"`
+	Reason         string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	By             string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	ExpiresInMs    int64                  `protobuf:"varint,6,opt,name=expires_in_ms,json=expiresInMs,proto3" json:"expires_in_ms,omitempty"` // as in SetPin
+	MarkedRevision uint64                 `protobuf:"varint,7,opt,name=marked_revision,json=markedRevision,proto3" json:"marked_revision,omitempty"`
+	Term           uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SetPause) Reset() {
+	*x = SetPause{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetPause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetPause) ProtoMessage() {}
+
+func (x *SetPause) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetPause.ProtoReflect.Descriptor instead.
+func (*SetPause) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SetPause) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *SetPause) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *SetPause) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *SetPause) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SetPause) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *SetPause) GetExpiresInMs() int64 {
+	if x != nil {
+		return x.ExpiresInMs
+	}
+	return 0
+}
+
+func (x *SetPause) GetMarkedRevision() uint64 {
+	if x != nil {
+		return x.MarkedRevision
+	}
+	return 0
+}
+
+func (x *SetPause) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+// Prepared says how the named successor's preparation went. Only after a good
+// one is the owner asked to stop.
+type Prepared struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`                         // of the present owner
+	SessionId     string                 `protobuf:"bytes,4,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // of the successor
+	Ok            bool                   `protobuf:"varint,5,opt,name=ok,proto3" json:"ok,omitempty"`
+	Message       string                 `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"` // why not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Prepared) Reset() {
+	*x = Prepared{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Prepared) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Prepared) ProtoMessage() {}
+
+func (x *Prepared) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Prepared.ProtoReflect.Descriptor instead.
+func (*Prepared) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *Prepared) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *Prepared) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *Prepared) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *Prepared) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *Prepared) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *Prepared) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// ForgetFailure clears the failure note of a workload that runs well again.
+type ForgetFailure struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	Workload      string                 `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	SessionId     string                 `protobuf:"bytes,4,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetFailure) Reset() {
+	*x = ForgetFailure{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetFailure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetFailure) ProtoMessage() {}
+
+func (x *ForgetFailure) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetFailure.ProtoReflect.Descriptor instead.
+func (*ForgetFailure) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ForgetFailure) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *ForgetFailure) GetWorkload() string {
+	if x != nil {
+		return x.Workload
+	}
+	return ""
+}
+
+func (x *ForgetFailure) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *ForgetFailure) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+// RecordJob records an execution. "started" opens a run that the next record
+// under the same token closes, or the end of the lease, as "lost".
+type RecordJob struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	LeaseKey      string                 `protobuf:"bytes,2,opt,name=lease_key,json=leaseKey,proto3" json:"lease_key,omitempty"` // empty = key
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`                      // of the present grant of lease_key; 0 = without a lease
+	Outcome       string                 `protobuf:"bytes,4,opt,name=outcome,proto3" json:"outcome,omitempty"`                   // empty = done
+	Detail        string                 `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,6,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // who ran it; only without a token
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordJob) Reset() {
+	*x = RecordJob{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordJob) ProtoMessage() {}
+
+func (x *RecordJob) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordJob.ProtoReflect.Descriptor instead.
+func (*RecordJob) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *RecordJob) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RecordJob) GetLeaseKey() string {
+	if x != nil {
+		return x.LeaseKey
+	}
+	return ""
+}
+
+func (x *RecordJob) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RecordJob) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *RecordJob) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+func (x *RecordJob) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+// RecordOverlap notes two runs of one key that certainly overlapped; by the leader, in its term.
+type RecordOverlap struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	TokenA        uint64                 `protobuf:"varint,2,opt,name=token_a,json=tokenA,proto3" json:"token_a,omitempty"`
+	TokenB        uint64                 `protobuf:"varint,3,opt,name=token_b,json=tokenB,proto3" json:"token_b,omitempty"`
+	InstanceA     string                 `protobuf:"bytes,4,opt,name=instance_a,json=instanceA,proto3" json:"instance_a,omitempty"`
+	InstanceB     string                 `protobuf:"bytes,5,opt,name=instance_b,json=instanceB,proto3" json:"instance_b,omitempty"`
+	CertainNs     int64                  `protobuf:"varint,6,opt,name=certain_ns,json=certainNs,proto3" json:"certain_ns,omitempty"`             // they overlapped for at least so long
+	UncertaintyNs int64                  `protobuf:"varint,7,opt,name=uncertainty_ns,json=uncertaintyNs,proto3" json:"uncertainty_ns,omitempty"` // of the clocks' mapping, together
+	Term          uint64                 `protobuf:"varint,8,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordOverlap) Reset() {
+	*x = RecordOverlap{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordOverlap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordOverlap) ProtoMessage() {}
+
+func (x *RecordOverlap) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordOverlap.ProtoReflect.Descriptor instead.
+func (*RecordOverlap) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RecordOverlap) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RecordOverlap) GetTokenA() uint64 {
+	if x != nil {
+		return x.TokenA
+	}
+	return 0
+}
+
+func (x *RecordOverlap) GetTokenB() uint64 {
+	if x != nil {
+		return x.TokenB
+	}
+	return 0
+}
+
+func (x *RecordOverlap) GetInstanceA() string {
+	if x != nil {
+		return x.InstanceA
+	}
+	return ""
+}
+
+func (x *RecordOverlap) GetInstanceB() string {
+	if x != nil {
+		return x.InstanceB
+	}
+	return ""
+}
+
+func (x *RecordOverlap) GetCertainNs() int64 {
+	if x != nil {
+		return x.CertainNs
+	}
+	return 0
+}
+
+func (x *RecordOverlap) GetUncertaintyNs() int64 {
+	if x != nil {
+		return x.UncertaintyNs
+	}
+	return 0
+}
+
+func (x *RecordOverlap) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+// RecordStuck says that the run under a grant doesn't return.
+type RecordStuck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	Queued        bool                   `protobuf:"varint,3,opt,name=queued,proto3" json:"queued,omitempty"`
-	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"` // of the entry that decided it
-	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	HeldBy        *LeaseRecord           `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`          // lease_held: the present holder (without its session)
-	SessionId     string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // open_session: the one that is open, of a keyed repeat the first one's
+	SessionId     string                 `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	Detail        string                 `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"` // its stack, several lines
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordStuck) Reset() {
+	*x = RecordStuck{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordStuck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordStuck) ProtoMessage() {}
+
+func (x *RecordStuck) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordStuck.ProtoReflect.Descriptor instead.
+func (*RecordStuck) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RecordStuck) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RecordStuck) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RecordStuck) GetSessionId() string {
+	if x != nil {
+		return x.SessionId
+	}
+	return ""
+}
+
+func (x *RecordStuck) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+type Result struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Code      uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // fsm.Code; 0 = done
+	Token     uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Queued    bool                   `protobuf:"varint,3,opt,name=queued,proto3" json:"queued,omitempty"`
+	Revision  uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"` // of the entry that decided it
+	Message   string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	HeldBy    *LeaseRecord           `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`          // lease_held: the present holder (without its session)
+	SessionId string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // open_session: the one that is open, of a keyed repeat the first one's
+	// record_job: the new total. plan_group: how many assignments changed something.
+	Total         uint64 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +3320,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +3333,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -1885,6 +3385,13 @@ func (x *Result) GetSessionId() string {
 	return ""
 }
 
+func (x *Result) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Record:
@@ -1899,6 +3406,11 @@ type Record struct {
 	//	*Record_Ledger
 	//	*Record_Result
 	//	*Record_End
+	//	*Record_Catalog
+	//	*Record_Group
+	//	*Record_Member
+	//	*Record_Workload
+	//	*Record_Job
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1906,7 +3418,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +3430,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +3443,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -2031,6 +3543,51 @@ func (x *Record) GetEnd() *EndRecord {
 	return nil
 }
 
+func (x *Record) GetCatalog() *CatalogRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Catalog); ok {
+			return x.Catalog
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetGroup() *GroupRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Group); ok {
+			return x.Group
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetMember() *MemberRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Member); ok {
+			return x.Member
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetWorkload() *WorkloadRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Workload); ok {
+			return x.Workload
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetJob() *JobRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Job); ok {
+			return x.Job
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -2075,6 +3632,26 @@ type Record_End struct {
 	End *EndRecord `protobuf:"bytes,15,opt,name=end,proto3,oneof"`
 }
 
+type Record_Catalog struct {
+	Catalog *CatalogRecord `protobuf:"bytes,20,opt,name=catalog,proto3,oneof"`
+}
+
+type Record_Group struct {
+	Group *GroupRecord `protobuf:"bytes,21,opt,name=group,proto3,oneof"`
+}
+
+type Record_Member struct {
+	Member *MemberRecord `protobuf:"bytes,22,opt,name=member,proto3,oneof"` // belongs to the group record before it
+}
+
+type Record_Workload struct {
+	Workload *WorkloadRecord `protobuf:"bytes,23,opt,name=workload,proto3,oneof"` // belongs to the group record before it
+}
+
+type Record_Job struct {
+	Job *JobRecord `protobuf:"bytes,24,opt,name=job,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Record() {}
 
 func (*Record_Session) isRecord_Record() {}
@@ -2094,6 +3671,16 @@ func (*Record_Ledger) isRecord_Record() {}
 func (*Record_Result) isRecord_Record() {}
 
 func (*Record_End) isRecord_Record() {}
+
+func (*Record_Catalog) isRecord_Record() {}
+
+func (*Record_Group) isRecord_Record() {}
+
+func (*Record_Member) isRecord_Record() {}
+
+func (*Record_Workload) isRecord_Record() {}
+
+func (*Record_Job) isRecord_Record() {}
 
 type ClusterRecord struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -2118,7 +3705,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +3717,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +3730,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ClusterRecord) GetClusterId() string {
@@ -2243,7 +3830,7 @@ type MarkRecord struct {
 
 func (x *MarkRecord) Reset() {
 	*x = MarkRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +3842,7 @@ func (x *MarkRecord) String() string {
 func (*MarkRecord) ProtoMessage() {}
 
 func (x *MarkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +3855,7 @@ func (x *MarkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarkRecord.ProtoReflect.Descriptor instead.
 func (*MarkRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MarkRecord) GetRevision() uint64 {
@@ -2321,7 +3908,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +3920,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +3933,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{23}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SessionRecord) GetOpen() *OpenSession {
@@ -2416,13 +4003,15 @@ type LeaseRecord struct {
 	NodeId           string                 `protobuf:"bytes,14,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
 	Name             string                 `protobuf:"bytes,15,opt,name=name,proto3" json:"name,omitempty"`
 	Asks             []uint64               `protobuf:"varint,17,rep,packed,name=asks,proto3" json:"asks,omitempty"` // who may take it back unseen; none = nobody
+	Group            string                 `protobuf:"bytes,18,opt,name=group,proto3" json:"group,omitempty"`       // the group that granted it
+	Stuck            *StuckRecord           `protobuf:"bytes,19,opt,name=stuck,proto3" json:"stuck,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +4023,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +4036,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{24}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *LeaseRecord) GetKey() string {
@@ -2562,6 +4151,80 @@ func (x *LeaseRecord) GetAsks() []uint64 {
 	return nil
 }
 
+func (x *LeaseRecord) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *LeaseRecord) GetStuck() *StuckRecord {
+	if x != nil {
+		return x.Stuck
+	}
+	return nil
+}
+
+type StuckRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	At            int64                  `protobuf:"varint,2,opt,name=at,proto3" json:"at,omitempty"`
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StuckRecord) Reset() {
+	*x = StuckRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StuckRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StuckRecord) ProtoMessage() {}
+
+func (x *StuckRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StuckRecord.ProtoReflect.Descriptor instead.
+func (*StuckRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *StuckRecord) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *StuckRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *StuckRecord) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
 type WaiterRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -2577,7 +4240,7 @@ type WaiterRecord struct {
 
 func (x *WaiterRecord) Reset() {
 	*x = WaiterRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2589,7 +4252,7 @@ func (x *WaiterRecord) String() string {
 func (*WaiterRecord) ProtoMessage() {}
 
 func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2602,7 +4265,7 @@ func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiterRecord.ProtoReflect.Descriptor instead.
 func (*WaiterRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{25}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WaiterRecord) GetKey() string {
@@ -2666,7 +4329,7 @@ type ClientRecord struct {
 
 func (x *ClientRecord) Reset() {
 	*x = ClientRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +4341,7 @@ func (x *ClientRecord) String() string {
 func (*ClientRecord) ProtoMessage() {}
 
 func (x *ClientRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +4354,7 @@ func (x *ClientRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientRecord.ProtoReflect.Descriptor instead.
 func (*ClientRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{26}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ClientRecord) GetNodeId() string {
@@ -2736,7 +4399,7 @@ type SeqResult struct {
 
 func (x *SeqResult) Reset() {
 	*x = SeqResult{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +4411,7 @@ func (x *SeqResult) String() string {
 func (*SeqResult) ProtoMessage() {}
 
 func (x *SeqResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2761,7 +4424,7 @@ func (x *SeqResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqResult.ProtoReflect.Descriptor instead.
 func (*SeqResult) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{27}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SeqResult) GetSeq() uint64 {
@@ -2813,7 +4476,7 @@ type KeyedRecord struct {
 
 func (x *KeyedRecord) Reset() {
 	*x = KeyedRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2825,7 +4488,7 @@ func (x *KeyedRecord) String() string {
 func (*KeyedRecord) ProtoMessage() {}
 
 func (x *KeyedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2838,7 +4501,7 @@ func (x *KeyedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyedRecord.ProtoReflect.Descriptor instead.
 func (*KeyedRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{28}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *KeyedRecord) GetKey() string {
@@ -2905,7 +4568,7 @@ type EventRecord struct {
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +4580,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +4593,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{29}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *EventRecord) GetRevision() uint64 {
@@ -3052,7 +4715,7 @@ type LedgerRecord struct {
 
 func (x *LedgerRecord) Reset() {
 	*x = LedgerRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +4727,7 @@ func (x *LedgerRecord) String() string {
 func (*LedgerRecord) ProtoMessage() {}
 
 func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +4740,7 @@ func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerRecord.ProtoReflect.Descriptor instead.
 func (*LedgerRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{30}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *LedgerRecord) GetKey() string {
@@ -3180,7 +4843,7 @@ type EndRecord struct {
 
 func (x *EndRecord) Reset() {
 	*x = EndRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[31]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3192,7 +4855,7 @@ func (x *EndRecord) String() string {
 func (*EndRecord) ProtoMessage() {}
 
 func (x *EndRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[31]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3205,7 +4868,7 @@ func (x *EndRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRecord.ProtoReflect.Descriptor instead.
 func (*EndRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{31}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *EndRecord) GetRecords() uint64 {
@@ -3213,6 +4876,775 @@ func (x *EndRecord) GetRecords() uint64 {
 		return x.Records
 	}
 	return 0
+}
+
+// CatalogRecord is one part of a catalog. The order is on each of its parts.
+type CatalogRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Put           *PutCatalog            `protobuf:"bytes,1,opt,name=put,proto3" json:"put,omitempty"`
+	MadeRevision  uint64                 `protobuf:"varint,2,opt,name=made_revision,json=madeRevision,proto3" json:"made_revision,omitempty"` // of its first part
+	MadePosition  uint32                 `protobuf:"varint,3,opt,name=made_position,json=madePosition,proto3" json:"made_position,omitempty"`
+	IdleRevision  uint64                 `protobuf:"varint,4,opt,name=idle_revision,json=idleRevision,proto3" json:"idle_revision,omitempty"` // since when nobody refers to it; 0 = somebody does
+	IdlePosition  uint32                 `protobuf:"varint,5,opt,name=idle_position,json=idlePosition,proto3" json:"idle_position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogRecord) Reset() {
+	*x = CatalogRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogRecord) ProtoMessage() {}
+
+func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
+func (*CatalogRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *CatalogRecord) GetPut() *PutCatalog {
+	if x != nil {
+		return x.Put
+	}
+	return nil
+}
+
+func (x *CatalogRecord) GetMadeRevision() uint64 {
+	if x != nil {
+		return x.MadeRevision
+	}
+	return 0
+}
+
+func (x *CatalogRecord) GetMadePosition() uint32 {
+	if x != nil {
+		return x.MadePosition
+	}
+	return 0
+}
+
+func (x *CatalogRecord) GetIdleRevision() uint64 {
+	if x != nil {
+		return x.IdleRevision
+	}
+	return 0
+}
+
+func (x *CatalogRecord) GetIdlePosition() uint32 {
+	if x != nil {
+		return x.IdlePosition
+	}
+	return 0
+}
+
+type GroupRecord struct {
+	state             protoimpl.MessageState `protogen:"open.v1"`
+	Name              string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Settings          *GroupSettings         `protobuf:"bytes,2,opt,name=settings,proto3" json:"settings,omitempty"`
+	CatalogHash       string                 `protobuf:"bytes,3,opt,name=catalog_hash,json=catalogHash,proto3" json:"catalog_hash,omitempty"`
+	Put               bool                   `protobuf:"varint,4,opt,name=put,proto3" json:"put,omitempty"`
+	By                string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	MadeRevision      uint64                 `protobuf:"varint,6,opt,name=made_revision,json=madeRevision,proto3" json:"made_revision,omitempty"`
+	UpdatedRevision   uint64                 `protobuf:"varint,7,opt,name=updated_revision,json=updatedRevision,proto3" json:"updated_revision,omitempty"`
+	UpdatedAt         int64                  `protobuf:"varint,8,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	Inputs            uint64                 `protobuf:"varint,9,opt,name=inputs,proto3" json:"inputs,omitempty"`
+	PlannedInputs     uint64                 `protobuf:"varint,10,opt,name=planned_inputs,json=plannedInputs,proto3" json:"planned_inputs,omitempty"`
+	PlannedRevision   uint64                 `protobuf:"varint,11,opt,name=planned_revision,json=plannedRevision,proto3" json:"planned_revision,omitempty"`
+	PlannedAt         int64                  `protobuf:"varint,12,opt,name=planned_at,json=plannedAt,proto3" json:"planned_at,omitempty"`
+	PlannerInstanceId string                 `protobuf:"bytes,13,opt,name=planner_instance_id,json=plannerInstanceId,proto3" json:"planner_instance_id,omitempty"`
+	PlannerNodeId     string                 `protobuf:"bytes,14,opt,name=planner_node_id,json=plannerNodeId,proto3" json:"planner_node_id,omitempty"`
+	PlannerName       string                 `protobuf:"bytes,15,opt,name=planner_name,json=plannerName,proto3" json:"planner_name,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *GroupRecord) Reset() {
+	*x = GroupRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupRecord) ProtoMessage() {}
+
+func (x *GroupRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupRecord.ProtoReflect.Descriptor instead.
+func (*GroupRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *GroupRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GroupRecord) GetSettings() *GroupSettings {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *GroupRecord) GetCatalogHash() string {
+	if x != nil {
+		return x.CatalogHash
+	}
+	return ""
+}
+
+func (x *GroupRecord) GetPut() bool {
+	if x != nil {
+		return x.Put
+	}
+	return false
+}
+
+func (x *GroupRecord) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *GroupRecord) GetMadeRevision() uint64 {
+	if x != nil {
+		return x.MadeRevision
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetUpdatedRevision() uint64 {
+	if x != nil {
+		return x.UpdatedRevision
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetUpdatedAt() int64 {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetInputs() uint64 {
+	if x != nil {
+		return x.Inputs
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetPlannedInputs() uint64 {
+	if x != nil {
+		return x.PlannedInputs
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetPlannedRevision() uint64 {
+	if x != nil {
+		return x.PlannedRevision
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetPlannedAt() int64 {
+	if x != nil {
+		return x.PlannedAt
+	}
+	return 0
+}
+
+func (x *GroupRecord) GetPlannerInstanceId() string {
+	if x != nil {
+		return x.PlannerInstanceId
+	}
+	return ""
+}
+
+func (x *GroupRecord) GetPlannerNodeId() string {
+	if x != nil {
+		return x.PlannerNodeId
+	}
+	return ""
+}
+
+func (x *GroupRecord) GetPlannerName() string {
+	if x != nil {
+		return x.PlannerName
+	}
+	return ""
+}
+
+type MemberRecord struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Join           *JoinGroup             `protobuf:"bytes,1,opt,name=join,proto3" json:"join,omitempty"` // without group and settings
+	JoinedRevision uint64                 `protobuf:"varint,2,opt,name=joined_revision,json=joinedRevision,proto3" json:"joined_revision,omitempty"`
+	JoinedAt       int64                  `protobuf:"varint,3,opt,name=joined_at,json=joinedAt,proto3" json:"joined_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *MemberRecord) Reset() {
+	*x = MemberRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberRecord) ProtoMessage() {}
+
+func (x *MemberRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberRecord.ProtoReflect.Descriptor instead.
+func (*MemberRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *MemberRecord) GetJoin() *JoinGroup {
+	if x != nil {
+		return x.Join
+	}
+	return nil
+}
+
+func (x *MemberRecord) GetJoinedRevision() uint64 {
+	if x != nil {
+		return x.JoinedRevision
+	}
+	return 0
+}
+
+func (x *MemberRecord) GetJoinedAt() int64 {
+	if x != nil {
+		return x.JoinedAt
+	}
+	return 0
+}
+
+type FailureRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InstanceId    string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	Count         uint32                 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Revision      uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
+	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FailureRecord) Reset() {
+	*x = FailureRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FailureRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FailureRecord) ProtoMessage() {}
+
+func (x *FailureRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FailureRecord.ProtoReflect.Descriptor instead.
+func (*FailureRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *FailureRecord) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *FailureRecord) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *FailureRecord) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *FailureRecord) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *FailureRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type LastOwnerRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	InstanceId    string                 `protobuf:"bytes,1,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	NodeId        string                 `protobuf:"bytes,2,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Client        bool                   `protobuf:"varint,4,opt,name=client,proto3" json:"client,omitempty"`
+	Revision      uint64                 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	At            int64                  `protobuf:"varint,6,opt,name=at,proto3" json:"at,omitempty"`
+	Reason        EndReason              `protobuf:"varint,7,opt,name=reason,proto3,enum=miwnode.fsm.v1.EndReason" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastOwnerRecord) Reset() {
+	*x = LastOwnerRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastOwnerRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastOwnerRecord) ProtoMessage() {}
+
+func (x *LastOwnerRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastOwnerRecord.ProtoReflect.Descriptor instead.
+func (*LastOwnerRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *LastOwnerRecord) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *LastOwnerRecord) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *LastOwnerRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LastOwnerRecord) GetClient() bool {
+	if x != nil {
+		return x.Client
+	}
+	return false
+}
+
+func (x *LastOwnerRecord) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *LastOwnerRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *LastOwnerRecord) GetReason() EndReason {
+	if x != nil {
+		return x.Reason
+	}
+	return EndReason_END_REASON_UNSPECIFIED
+}
+
+type WorkloadRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	PinInstanceId string                 `protobuf:"bytes,2,opt,name=pin_instance_id,json=pinInstanceId,proto3" json:"pin_instance_id,omitempty"`
+	PinNodeId     string                 `protobuf:"bytes,3,opt,name=pin_node_id,json=pinNodeId,proto3" json:"pin_node_id,omitempty"`
+	Pin           *MarkRecord            `protobuf:"bytes,4,opt,name=pin,proto3" json:"pin,omitempty"`
+	Pause         *MarkRecord            `protobuf:"bytes,5,opt,name=pause,proto3" json:"pause,omitempty"`
+	Failure       *FailureRecord         `protobuf:"bytes,6,opt,name=failure,proto3" json:"failure,omitempty"`
+	Last          *LastOwnerRecord       `protobuf:"bytes,7,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkloadRecord) Reset() {
+	*x = WorkloadRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkloadRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkloadRecord) ProtoMessage() {}
+
+func (x *WorkloadRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkloadRecord.ProtoReflect.Descriptor instead.
+func (*WorkloadRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *WorkloadRecord) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *WorkloadRecord) GetPinInstanceId() string {
+	if x != nil {
+		return x.PinInstanceId
+	}
+	return ""
+}
+
+func (x *WorkloadRecord) GetPinNodeId() string {
+	if x != nil {
+		return x.PinNodeId
+	}
+	return ""
+}
+
+func (x *WorkloadRecord) GetPin() *MarkRecord {
+	if x != nil {
+		return x.Pin
+	}
+	return nil
+}
+
+func (x *WorkloadRecord) GetPause() *MarkRecord {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+func (x *WorkloadRecord) GetFailure() *FailureRecord {
+	if x != nil {
+		return x.Failure
+	}
+	return nil
+}
+
+func (x *WorkloadRecord) GetLast() *LastOwnerRecord {
+	if x != nil {
+		return x.Last
+	}
+	return nil
+}
+
+type JobRunRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            int64                  `protobuf:"varint,1,opt,name=at,proto3" json:"at,omitempty"`
+	EndedAt       int64                  `protobuf:"varint,2,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	LeaseKey      string                 `protobuf:"bytes,4,opt,name=lease_key,json=leaseKey,proto3" json:"lease_key,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,5,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	NodeId        string                 `protobuf:"bytes,6,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Name          string                 `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
+	Outcome       string                 `protobuf:"bytes,8,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	Detail        string                 `protobuf:"bytes,9,opt,name=detail,proto3" json:"detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobRunRecord) Reset() {
+	*x = JobRunRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobRunRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobRunRecord) ProtoMessage() {}
+
+func (x *JobRunRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobRunRecord.ProtoReflect.Descriptor instead.
+func (*JobRunRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *JobRunRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *JobRunRecord) GetEndedAt() int64 {
+	if x != nil {
+		return x.EndedAt
+	}
+	return 0
+}
+
+func (x *JobRunRecord) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *JobRunRecord) GetLeaseKey() string {
+	if x != nil {
+		return x.LeaseKey
+	}
+	return ""
+}
+
+func (x *JobRunRecord) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *JobRunRecord) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *JobRunRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *JobRunRecord) GetOutcome() string {
+	if x != nil {
+		return x.Outcome
+	}
+	return ""
+}
+
+func (x *JobRunRecord) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
+}
+
+type JobRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Total         uint64                 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	NodeId        string                 `protobuf:"bytes,4,opt,name=node_id,json=nodeId,proto3" json:"node_id,omitempty"`
+	Name          string                 `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	LastAt        int64                  `protobuf:"varint,6,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
+	LastRevision  uint64                 `protobuf:"varint,7,opt,name=last_revision,json=lastRevision,proto3" json:"last_revision,omitempty"` // order: (revision, position)
+	LastPosition  uint32                 `protobuf:"varint,8,opt,name=last_position,json=lastPosition,proto3" json:"last_position,omitempty"`
+	Recent        []*JobRunRecord        `protobuf:"bytes,9,rep,name=recent,proto3" json:"recent,omitempty"` // oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobRecord) Reset() {
+	*x = JobRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobRecord) ProtoMessage() {}
+
+func (x *JobRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobRecord.ProtoReflect.Descriptor instead.
+func (*JobRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *JobRecord) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *JobRecord) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *JobRecord) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *JobRecord) GetNodeId() string {
+	if x != nil {
+		return x.NodeId
+	}
+	return ""
+}
+
+func (x *JobRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *JobRecord) GetLastAt() int64 {
+	if x != nil {
+		return x.LastAt
+	}
+	return 0
+}
+
+func (x *JobRecord) GetLastRevision() uint64 {
+	if x != nil {
+		return x.LastRevision
+	}
+	return 0
+}
+
+func (x *JobRecord) GetLastPosition() uint32 {
+	if x != nil {
+		return x.LastPosition
+	}
+	return 0
+}
+
+func (x *JobRecord) GetRecent() []*JobRunRecord {
+	if x != nil {
+		return x.Recent
+	}
+	return nil
 }
 
 var File_fsm_fsmpb_fsm_proto protoreflect.FileDescriptor
@@ -3228,7 +5660,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
 	"\tlow_water\x18\x03 \x01(\x04R\blowWater\x123\n" +
 	"\bcommands\x18\x04 \x03(\v2\x17.miwnode.fsm.v1.CommandR\bcommands\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\rR\aversion\"\x9f\b\n" +
+	"\aversion\x18\x05 \x01(\rR\aversion\"\xc5\x0e\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12)\n" +
@@ -3250,7 +5682,25 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06revoke\x18\" \x01(\v2\x16.miwnode.fsm.v1.RevokeH\x00R\x06revoke\x12@\n" +
 	"\ffree_revoked\x18# \x01(\v2\x1b.miwnode.fsm.v1.FreeRevokedH\x00R\vfreeRevoked\x124\n" +
 	"\blift_bar\x18$ \x01(\v2\x17.miwnode.fsm.v1.LiftBarH\x00R\aliftBar\x12C\n" +
-	"\rmark_instance\x18( \x01(\v2\x1c.miwnode.fsm.v1.MarkInstanceH\x00R\fmarkInstanceB\x04\n" +
+	"\rmark_instance\x18( \x01(\v2\x1c.miwnode.fsm.v1.MarkInstanceH\x00R\fmarkInstance\x12=\n" +
+	"\vput_catalog\x182 \x01(\v2\x1a.miwnode.fsm.v1.PutCatalogH\x00R\n" +
+	"putCatalog\x127\n" +
+	"\tput_group\x183 \x01(\v2\x18.miwnode.fsm.v1.PutGroupH\x00R\bputGroup\x12:\n" +
+	"\n" +
+	"join_group\x184 \x01(\v2\x19.miwnode.fsm.v1.JoinGroupH\x00R\tjoinGroup\x12=\n" +
+	"\vleave_group\x185 \x01(\v2\x1a.miwnode.fsm.v1.LeaveGroupH\x00R\n" +
+	"leaveGroup\x12:\n" +
+	"\n" +
+	"plan_group\x186 \x01(\v2\x19.miwnode.fsm.v1.PlanGroupH\x00R\tplanGroup\x12C\n" +
+	"\rmove_workload\x187 \x01(\v2\x1c.miwnode.fsm.v1.MoveWorkloadH\x00R\fmoveWorkload\x121\n" +
+	"\aset_pin\x188 \x01(\v2\x16.miwnode.fsm.v1.SetPinH\x00R\x06setPin\x127\n" +
+	"\tset_pause\x189 \x01(\v2\x18.miwnode.fsm.v1.SetPauseH\x00R\bsetPause\x126\n" +
+	"\bprepared\x18: \x01(\v2\x18.miwnode.fsm.v1.PreparedH\x00R\bprepared\x12F\n" +
+	"\x0eforget_failure\x18; \x01(\v2\x1d.miwnode.fsm.v1.ForgetFailureH\x00R\rforgetFailure\x12:\n" +
+	"\n" +
+	"record_job\x18< \x01(\v2\x19.miwnode.fsm.v1.RecordJobH\x00R\trecordJob\x12F\n" +
+	"\x0erecord_overlap\x18= \x01(\v2\x1d.miwnode.fsm.v1.RecordOverlapH\x00R\rrecordOverlap\x12@\n" +
+	"\frecord_stuck\x18> \x01(\v2\x1b.miwnode.fsm.v1.RecordStuckH\x00R\vrecordStuckB\x04\n" +
 	"\x02op\"s\n" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
@@ -3307,12 +5757,13 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tR\tsessionId\x12\x16\n" +
 	"\x06holder\x18\x03 \x01(\tR\x06holder\x12\x10\n" +
-	"\x03ask\x18\x04 \x01(\x04R\x03ask\"P\n" +
+	"\x03ask\x18\x04 \x01(\x04R\x03ask\"j\n" +
 	"\aRelease\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\x03 \x01(\tR\tsessionId\"{\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x18\n" +
+	"\afailure\x18\x04 \x01(\tR\afailure\"{\n" +
 	"\bTransfer\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1f\n" +
@@ -3341,7 +5792,122 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\"\n" +
 	"\rexpires_in_ms\x18\x05 \x01(\x03R\vexpiresInMs\x12'\n" +
 	"\x0fmarked_revision\x18\x06 \x01(\x04R\x0emarkedRevision\x12\x12\n" +
-	"\x04term\x18\a \x01(\x04R\x04term\"\xd5\x01\n" +
+	"\x04term\x18\a \x01(\x04R\x04term\"\x8a\x01\n" +
+	"\fWorkloadSpec\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12!\n" +
+	"\fdisplay_name\x18\x02 \x01(\tR\vdisplayName\x12\x16\n" +
+	"\x06weight\x18\x03 \x01(\x01R\x06weight\x12-\n" +
+	"\x06labels\x18\x04 \x03(\v2\x15.miwnode.fsm.v1.LabelR\x06labels\"\x86\x01\n" +
+	"\n" +
+	"PutCatalog\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\tR\x04hash\x12\x12\n" +
+	"\x04part\x18\x02 \x01(\rR\x04part\x12\x14\n" +
+	"\x05parts\x18\x03 \x01(\rR\x05parts\x12:\n" +
+	"\tworkloads\x18\x04 \x03(\v2\x1c.miwnode.fsm.v1.WorkloadSpecR\tworkloads\"f\n" +
+	"\rGroupSettings\x12\x1a\n" +
+	"\bassigner\x18\x01 \x01(\tR\bassigner\x12\x1c\n" +
+	"\trebalance\x18\x02 \x01(\tR\trebalance\x12\x1b\n" +
+	"\tmax_moves\x18\x03 \x01(\rR\bmaxMoves\"\x8e\x01\n" +
+	"\bPutGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x129\n" +
+	"\bsettings\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\x12!\n" +
+	"\fcatalog_hash\x18\x03 \x01(\tR\vcatalogHash\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"\x98\x02\n" +
+	"\tJoinGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\x12!\n" +
+	"\fcatalog_hash\x18\x03 \x01(\tR\vcatalogHash\x12\x12\n" +
+	"\x04keys\x18\x04 \x03(\tR\x04keys\x12\x10\n" +
+	"\x03all\x18\x05 \x01(\bR\x03all\x12\x1a\n" +
+	"\bcapacity\x18\x06 \x01(\x01R\bcapacity\x12\x1a\n" +
+	"\bembedded\x18\a \x01(\bR\bembedded\x12\x1a\n" +
+	"\bprepares\x18\b \x01(\bR\bprepares\x129\n" +
+	"\bsettings\x18\t \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\"A\n" +
+	"\n" +
+	"LeaveGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x02 \x01(\tR\tsessionId\"\\\n" +
+	"\n" +
+	"Assignment\x12\x1a\n" +
+	"\bworkload\x18\x01 \x01(\tR\bworkload\x12\x1a\n" +
+	"\binstance\x18\x02 \x01(\rR\binstance\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\rR\x06reason\"\xe8\x01\n" +
+	"\tPlanGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x16\n" +
+	"\x06inputs\x18\x02 \x01(\x04R\x06inputs\x12#\n" +
+	"\rplanner_token\x18\x03 \x01(\x04R\fplannerToken\x12\x1c\n" +
+	"\tinstances\x18\x04 \x03(\tR\tinstances\x12<\n" +
+	"\vassignments\x18\x05 \x03(\v2\x1a.miwnode.fsm.v1.AssignmentR\vassignments\x12\x18\n" +
+	"\areasons\x18\x06 \x03(\tR\areasons\x12\x12\n" +
+	"\x04more\x18\a \x01(\bR\x04more\"\x89\x01\n" +
+	"\fMoveWorkload\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x1f\n" +
+	"\vto_instance\x18\x03 \x01(\tR\n" +
+	"toInstance\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\"\xe4\x01\n" +
+	"\x06SetPin\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x1f\n" +
+	"\vinstance_id\x18\x03 \x01(\tR\n" +
+	"instanceId\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\"\n" +
+	"\rexpires_in_ms\x18\x06 \x01(\x03R\vexpiresInMs\x12'\n" +
+	"\x0fmarked_revision\x18\a \x01(\x04R\x0emarkedRevision\x12\x12\n" +
+	"\x04term\x18\b \x01(\x04R\x04term\"\xdd\x01\n" +
+	"\bSetPause\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x16\n" +
+	"\x06paused\x18\x03 \x01(\bR\x06paused\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12\"\n" +
+	"\rexpires_in_ms\x18\x06 \x01(\x03R\vexpiresInMs\x12'\n" +
+	"\x0fmarked_revision\x18\a \x01(\x04R\x0emarkedRevision\x12\x12\n" +
+	"\x04term\x18\b \x01(\x04R\x04term\"\x9b\x01\n" +
+	"\bPrepared\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x04 \x01(\tR\tsessionId\x12\x0e\n" +
+	"\x02ok\x18\x05 \x01(\bR\x02ok\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\"v\n" +
+	"\rForgetFailure\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1a\n" +
+	"\bworkload\x18\x02 \x01(\tR\bworkload\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x04 \x01(\tR\tsessionId\"\xa3\x01\n" +
+	"\tRecordJob\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1b\n" +
+	"\tlease_key\x18\x02 \x01(\tR\bleaseKey\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x18\n" +
+	"\aoutcome\x18\x04 \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12\x1f\n" +
+	"\vinstance_id\x18\x06 \x01(\tR\n" +
+	"instanceId\"\xeb\x01\n" +
+	"\rRecordOverlap\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x17\n" +
+	"\atoken_a\x18\x02 \x01(\x04R\x06tokenA\x12\x17\n" +
+	"\atoken_b\x18\x03 \x01(\x04R\x06tokenB\x12\x1d\n" +
+	"\n" +
+	"instance_a\x18\x04 \x01(\tR\tinstanceA\x12\x1d\n" +
+	"\n" +
+	"instance_b\x18\x05 \x01(\tR\tinstanceB\x12\x1d\n" +
+	"\n" +
+	"certain_ns\x18\x06 \x01(\x03R\tcertainNs\x12%\n" +
+	"\x0euncertainty_ns\x18\a \x01(\x03R\runcertaintyNs\x12\x12\n" +
+	"\x04term\x18\b \x01(\x04R\x04term\"l\n" +
+	"\vRecordStuck\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
+	"\n" +
+	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x16\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xeb\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -3350,7 +5916,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\amessage\x18\x05 \x01(\tR\amessage\x124\n" +
 	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\x12\x1d\n" +
 	"\n" +
-	"session_id\x18\a \x01(\tR\tsessionId\"\xb3\x04\n" +
+	"session_id\x18\a \x01(\tR\tsessionId\x12\x14\n" +
+	"\x05total\x18\b \x01(\x04R\x05total\"\xc8\x06\n" +
 	"\x06Record\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x1d.miwnode.fsm.v1.ClusterRecordH\x00R\acluster\x129\n" +
 	"\asession\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.SessionRecordH\x00R\asession\x123\n" +
@@ -3361,7 +5928,12 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x05event\x18\a \x01(\v2\x1b.miwnode.fsm.v1.EventRecordH\x00R\x05event\x126\n" +
 	"\x06ledger\x18\b \x01(\v2\x1c.miwnode.fsm.v1.LedgerRecordH\x00R\x06ledger\x123\n" +
 	"\x06result\x18\t \x01(\v2\x19.miwnode.fsm.v1.SeqResultH\x00R\x06result\x12-\n" +
-	"\x03end\x18\x0f \x01(\v2\x19.miwnode.fsm.v1.EndRecordH\x00R\x03endB\b\n" +
+	"\x03end\x18\x0f \x01(\v2\x19.miwnode.fsm.v1.EndRecordH\x00R\x03end\x129\n" +
+	"\acatalog\x18\x14 \x01(\v2\x1d.miwnode.fsm.v1.CatalogRecordH\x00R\acatalog\x123\n" +
+	"\x05group\x18\x15 \x01(\v2\x1b.miwnode.fsm.v1.GroupRecordH\x00R\x05group\x126\n" +
+	"\x06member\x18\x16 \x01(\v2\x1c.miwnode.fsm.v1.MemberRecordH\x00R\x06member\x12<\n" +
+	"\bworkload\x18\x17 \x01(\v2\x1e.miwnode.fsm.v1.WorkloadRecordH\x00R\bworkload\x12-\n" +
+	"\x03job\x18\x18 \x01(\v2\x19.miwnode.fsm.v1.JobRecordH\x00R\x03jobB\b\n" +
 	"\x06record\"\xa8\x03\n" +
 	"\rClusterRecord\x12\x1d\n" +
 	"\n" +
@@ -3397,7 +5969,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\topened_at\x18\x04 \x01(\x03R\bopenedAt\x12)\n" +
 	"\x10changed_revision\x18\x05 \x01(\x04R\x0fchangedRevision\x120\n" +
 	"\x05drain\x18\x06 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x05drain\x122\n" +
-	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xe3\x03\n" +
+	"\x06cordon\x18\a \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x06cordon\"\xac\x04\n" +
 	"\vLeaseRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
@@ -3418,7 +5990,13 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"instanceId\x12\x17\n" +
 	"\anode_id\x18\x0e \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04name\x18\x0f \x01(\tR\x04name\x12\x12\n" +
-	"\x04asks\x18\x11 \x03(\x04R\x04asks\"\xc7\x01\n" +
+	"\x04asks\x18\x11 \x03(\x04R\x04asks\x12\x14\n" +
+	"\x05group\x18\x12 \x01(\tR\x05group\x121\n" +
+	"\x05stuck\x18\x13 \x01(\v2\x1b.miwnode.fsm.v1.StuckRecordR\x05stuck\"Q\n" +
+	"\vStuckRecord\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x03R\x02at\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\"\xc7\x01\n" +
 	"\fWaiterRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1d\n" +
 	"\n" +
@@ -3485,13 +6063,88 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02to\x18\r \x01(\tR\x02to\"%\n" +
 	"\tEndRecord\x12\x18\n" +
-	"\arecords\x18\x01 \x01(\x04R\arecords*\x98\x01\n" +
+	"\arecords\x18\x01 \x01(\x04R\arecords\"\xd1\x01\n" +
+	"\rCatalogRecord\x12,\n" +
+	"\x03put\x18\x01 \x01(\v2\x1a.miwnode.fsm.v1.PutCatalogR\x03put\x12#\n" +
+	"\rmade_revision\x18\x02 \x01(\x04R\fmadeRevision\x12#\n" +
+	"\rmade_position\x18\x03 \x01(\rR\fmadePosition\x12#\n" +
+	"\ridle_revision\x18\x04 \x01(\x04R\fidleRevision\x12#\n" +
+	"\ridle_position\x18\x05 \x01(\rR\fidlePosition\"\x94\x04\n" +
+	"\vGroupRecord\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x129\n" +
+	"\bsettings\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\x12!\n" +
+	"\fcatalog_hash\x18\x03 \x01(\tR\vcatalogHash\x12\x10\n" +
+	"\x03put\x18\x04 \x01(\bR\x03put\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\x12#\n" +
+	"\rmade_revision\x18\x06 \x01(\x04R\fmadeRevision\x12)\n" +
+	"\x10updated_revision\x18\a \x01(\x04R\x0fupdatedRevision\x12\x1d\n" +
+	"\n" +
+	"updated_at\x18\b \x01(\x03R\tupdatedAt\x12\x16\n" +
+	"\x06inputs\x18\t \x01(\x04R\x06inputs\x12%\n" +
+	"\x0eplanned_inputs\x18\n" +
+	" \x01(\x04R\rplannedInputs\x12)\n" +
+	"\x10planned_revision\x18\v \x01(\x04R\x0fplannedRevision\x12\x1d\n" +
+	"\n" +
+	"planned_at\x18\f \x01(\x03R\tplannedAt\x12.\n" +
+	"\x13planner_instance_id\x18\r \x01(\tR\x11plannerInstanceId\x12&\n" +
+	"\x0fplanner_node_id\x18\x0e \x01(\tR\rplannerNodeId\x12!\n" +
+	"\fplanner_name\x18\x0f \x01(\tR\vplannerName\"\x83\x01\n" +
+	"\fMemberRecord\x12-\n" +
+	"\x04join\x18\x01 \x01(\v2\x19.miwnode.fsm.v1.JoinGroupR\x04join\x12'\n" +
+	"\x0fjoined_revision\x18\x02 \x01(\x04R\x0ejoinedRevision\x12\x1b\n" +
+	"\tjoined_at\x18\x03 \x01(\x03R\bjoinedAt\"\x88\x01\n" +
+	"\rFailureRecord\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x1a\n" +
+	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x0e\n" +
+	"\x02at\x18\x05 \x01(\x03R\x02at\"\xd6\x01\n" +
+	"\x0fLastOwnerRecord\x12\x1f\n" +
+	"\vinstance_id\x18\x01 \x01(\tR\n" +
+	"instanceId\x12\x17\n" +
+	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x16\n" +
+	"\x06client\x18\x04 \x01(\bR\x06client\x12\x1a\n" +
+	"\brevision\x18\x05 \x01(\x04R\brevision\x12\x0e\n" +
+	"\x02at\x18\x06 \x01(\x03R\x02at\x121\n" +
+	"\x06reason\x18\a \x01(\x0e2\x19.miwnode.fsm.v1.EndReasonR\x06reason\"\xb8\x02\n" +
+	"\x0eWorkloadRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
+	"\x0fpin_instance_id\x18\x02 \x01(\tR\rpinInstanceId\x12\x1e\n" +
+	"\vpin_node_id\x18\x03 \x01(\tR\tpinNodeId\x12,\n" +
+	"\x03pin\x18\x04 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x03pin\x120\n" +
+	"\x05pause\x18\x05 \x01(\v2\x1a.miwnode.fsm.v1.MarkRecordR\x05pause\x127\n" +
+	"\afailure\x18\x06 \x01(\v2\x1d.miwnode.fsm.v1.FailureRecordR\afailure\x123\n" +
+	"\x04last\x18\a \x01(\v2\x1f.miwnode.fsm.v1.LastOwnerRecordR\x04last\"\xec\x01\n" +
+	"\fJobRunRecord\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x03R\x02at\x12\x19\n" +
+	"\bended_at\x18\x02 \x01(\x03R\aendedAt\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x1b\n" +
+	"\tlease_key\x18\x04 \x01(\tR\bleaseKey\x12\x1f\n" +
+	"\vinstance_id\x18\x05 \x01(\tR\n" +
+	"instanceId\x12\x17\n" +
+	"\anode_id\x18\x06 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x12\x18\n" +
+	"\aoutcome\x18\b \x01(\tR\aoutcome\x12\x16\n" +
+	"\x06detail\x18\t \x01(\tR\x06detail\"\x9a\x02\n" +
+	"\tJobRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05total\x18\x02 \x01(\x04R\x05total\x12\x1f\n" +
+	"\vinstance_id\x18\x03 \x01(\tR\n" +
+	"instanceId\x12\x17\n" +
+	"\anode_id\x18\x04 \x01(\tR\x06nodeId\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x17\n" +
+	"\alast_at\x18\x06 \x01(\x03R\x06lastAt\x12#\n" +
+	"\rlast_revision\x18\a \x01(\x04R\flastRevision\x12#\n" +
+	"\rlast_position\x18\b \x01(\rR\flastPosition\x124\n" +
+	"\x06recent\x18\t \x03(\v2\x1c.miwnode.fsm.v1.JobRunRecordR\x06recent*\x98\x01\n" +
 	"\fMemberChange\x12\x1d\n" +
 	"\x19MEMBER_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13MEMBER_CHANGE_ADDED\x10\x01\x12\x1a\n" +
 	"\x16MEMBER_CHANGE_PROMOTED\x10\x02\x12\x19\n" +
 	"\x15MEMBER_CHANGE_DEMOTED\x10\x03\x12\x19\n" +
-	"\x15MEMBER_CHANGE_REMOVED\x10\x04*\xcf\x01\n" +
+	"\x15MEMBER_CHANGE_REMOVED\x10\x04*\xe7\x01\n" +
 	"\tEndReason\x12\x1a\n" +
 	"\x16END_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13END_REASON_RELEASED\x10\x01\x12\x16\n" +
@@ -3500,7 +6153,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x10END_REASON_MOVED\x10\x04\x12\x15\n" +
 	"\x11END_REASON_CLOSED\x10\x05\x12\x18\n" +
 	"\x14END_REASON_RESTARTED\x10\x06\x12\x16\n" +
-	"\x12END_REASON_CRASHED\x10\a*b\n" +
+	"\x12END_REASON_CRASHED\x10\a\x12\x16\n" +
+	"\x12END_REASON_OVERLAP\x10\b*b\n" +
 	"\x04Mark\x12\x14\n" +
 	"\x10MARK_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -3529,44 +6183,69 @@ func file_fsm_fsmpb_fsm_proto_rawDescGZIP() []byte {
 }
 
 var file_fsm_fsmpb_fsm_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_fsm_fsmpb_fsm_proto_goTypes = []any{
-	(MemberChange)(0),     // 0: miwnode.fsm.v1.MemberChange
-	(EndReason)(0),        // 1: miwnode.fsm.v1.EndReason
-	(Mark)(0),             // 2: miwnode.fsm.v1.Mark
-	(LeaseState)(0),       // 3: miwnode.fsm.v1.LeaseState
-	(*Batch)(nil),         // 4: miwnode.fsm.v1.Batch
-	(*Proposal)(nil),      // 5: miwnode.fsm.v1.Proposal
-	(*Command)(nil),       // 6: miwnode.fsm.v1.Command
-	(*InitCluster)(nil),   // 7: miwnode.fsm.v1.InitCluster
-	(*SetVersion)(nil),    // 8: miwnode.fsm.v1.SetVersion
-	(*RecordLeader)(nil),  // 9: miwnode.fsm.v1.RecordLeader
-	(*RecordMember)(nil),  // 10: miwnode.fsm.v1.RecordMember
-	(*Label)(nil),         // 11: miwnode.fsm.v1.Label
-	(*OpenSession)(nil),   // 12: miwnode.fsm.v1.OpenSession
-	(*CloseSession)(nil),  // 13: miwnode.fsm.v1.CloseSession
-	(*ExpireSession)(nil), // 14: miwnode.fsm.v1.ExpireSession
-	(*Acquire)(nil),       // 15: miwnode.fsm.v1.Acquire
-	(*CancelWait)(nil),    // 16: miwnode.fsm.v1.CancelWait
-	(*Release)(nil),       // 17: miwnode.fsm.v1.Release
-	(*Transfer)(nil),      // 18: miwnode.fsm.v1.Transfer
-	(*Revoke)(nil),        // 19: miwnode.fsm.v1.Revoke
-	(*FreeRevoked)(nil),   // 20: miwnode.fsm.v1.FreeRevoked
-	(*LiftBar)(nil),       // 21: miwnode.fsm.v1.LiftBar
-	(*MarkInstance)(nil),  // 22: miwnode.fsm.v1.MarkInstance
-	(*Result)(nil),        // 23: miwnode.fsm.v1.Result
-	(*Record)(nil),        // 24: miwnode.fsm.v1.Record
-	(*ClusterRecord)(nil), // 25: miwnode.fsm.v1.ClusterRecord
-	(*MarkRecord)(nil),    // 26: miwnode.fsm.v1.MarkRecord
-	(*SessionRecord)(nil), // 27: miwnode.fsm.v1.SessionRecord
-	(*LeaseRecord)(nil),   // 28: miwnode.fsm.v1.LeaseRecord
-	(*WaiterRecord)(nil),  // 29: miwnode.fsm.v1.WaiterRecord
-	(*ClientRecord)(nil),  // 30: miwnode.fsm.v1.ClientRecord
-	(*SeqResult)(nil),     // 31: miwnode.fsm.v1.SeqResult
-	(*KeyedRecord)(nil),   // 32: miwnode.fsm.v1.KeyedRecord
-	(*EventRecord)(nil),   // 33: miwnode.fsm.v1.EventRecord
-	(*LedgerRecord)(nil),  // 34: miwnode.fsm.v1.LedgerRecord
-	(*EndRecord)(nil),     // 35: miwnode.fsm.v1.EndRecord
+	(MemberChange)(0),       // 0: miwnode.fsm.v1.MemberChange
+	(EndReason)(0),          // 1: miwnode.fsm.v1.EndReason
+	(Mark)(0),               // 2: miwnode.fsm.v1.Mark
+	(LeaseState)(0),         // 3: miwnode.fsm.v1.LeaseState
+	(*Batch)(nil),           // 4: miwnode.fsm.v1.Batch
+	(*Proposal)(nil),        // 5: miwnode.fsm.v1.Proposal
+	(*Command)(nil),         // 6: miwnode.fsm.v1.Command
+	(*InitCluster)(nil),     // 7: miwnode.fsm.v1.InitCluster
+	(*SetVersion)(nil),      // 8: miwnode.fsm.v1.SetVersion
+	(*RecordLeader)(nil),    // 9: miwnode.fsm.v1.RecordLeader
+	(*RecordMember)(nil),    // 10: miwnode.fsm.v1.RecordMember
+	(*Label)(nil),           // 11: miwnode.fsm.v1.Label
+	(*OpenSession)(nil),     // 12: miwnode.fsm.v1.OpenSession
+	(*CloseSession)(nil),    // 13: miwnode.fsm.v1.CloseSession
+	(*ExpireSession)(nil),   // 14: miwnode.fsm.v1.ExpireSession
+	(*Acquire)(nil),         // 15: miwnode.fsm.v1.Acquire
+	(*CancelWait)(nil),      // 16: miwnode.fsm.v1.CancelWait
+	(*Release)(nil),         // 17: miwnode.fsm.v1.Release
+	(*Transfer)(nil),        // 18: miwnode.fsm.v1.Transfer
+	(*Revoke)(nil),          // 19: miwnode.fsm.v1.Revoke
+	(*FreeRevoked)(nil),     // 20: miwnode.fsm.v1.FreeRevoked
+	(*LiftBar)(nil),         // 21: miwnode.fsm.v1.LiftBar
+	(*MarkInstance)(nil),    // 22: miwnode.fsm.v1.MarkInstance
+	(*WorkloadSpec)(nil),    // 23: miwnode.fsm.v1.WorkloadSpec
+	(*PutCatalog)(nil),      // 24: miwnode.fsm.v1.PutCatalog
+	(*GroupSettings)(nil),   // 25: miwnode.fsm.v1.GroupSettings
+	(*PutGroup)(nil),        // 26: miwnode.fsm.v1.PutGroup
+	(*JoinGroup)(nil),       // 27: miwnode.fsm.v1.JoinGroup
+	(*LeaveGroup)(nil),      // 28: miwnode.fsm.v1.LeaveGroup
+	(*Assignment)(nil),      // 29: miwnode.fsm.v1.Assignment
+	(*PlanGroup)(nil),       // 30: miwnode.fsm.v1.PlanGroup
+	(*MoveWorkload)(nil),    // 31: miwnode.fsm.v1.MoveWorkload
+	(*SetPin)(nil),          // 32: miwnode.fsm.v1.SetPin
+	(*SetPause)(nil),        // 33: miwnode.fsm.v1.SetPause
+	(*Prepared)(nil),        // 34: miwnode.fsm.v1.Prepared
+	(*ForgetFailure)(nil),   // 35: miwnode.fsm.v1.ForgetFailure
+	(*RecordJob)(nil),       // 36: miwnode.fsm.v1.RecordJob
+	(*RecordOverlap)(nil),   // 37: miwnode.fsm.v1.RecordOverlap
+	(*RecordStuck)(nil),     // 38: miwnode.fsm.v1.RecordStuck
+	(*Result)(nil),          // 39: miwnode.fsm.v1.Result
+	(*Record)(nil),          // 40: miwnode.fsm.v1.Record
+	(*ClusterRecord)(nil),   // 41: miwnode.fsm.v1.ClusterRecord
+	(*MarkRecord)(nil),      // 42: miwnode.fsm.v1.MarkRecord
+	(*SessionRecord)(nil),   // 43: miwnode.fsm.v1.SessionRecord
+	(*LeaseRecord)(nil),     // 44: miwnode.fsm.v1.LeaseRecord
+	(*StuckRecord)(nil),     // 45: miwnode.fsm.v1.StuckRecord
+	(*WaiterRecord)(nil),    // 46: miwnode.fsm.v1.WaiterRecord
+	(*ClientRecord)(nil),    // 47: miwnode.fsm.v1.ClientRecord
+	(*SeqResult)(nil),       // 48: miwnode.fsm.v1.SeqResult
+	(*KeyedRecord)(nil),     // 49: miwnode.fsm.v1.KeyedRecord
+	(*EventRecord)(nil),     // 50: miwnode.fsm.v1.EventRecord
+	(*LedgerRecord)(nil),    // 51: miwnode.fsm.v1.LedgerRecord
+	(*EndRecord)(nil),       // 52: miwnode.fsm.v1.EndRecord
+	(*CatalogRecord)(nil),   // 53: miwnode.fsm.v1.CatalogRecord
+	(*GroupRecord)(nil),     // 54: miwnode.fsm.v1.GroupRecord
+	(*MemberRecord)(nil),    // 55: miwnode.fsm.v1.MemberRecord
+	(*FailureRecord)(nil),   // 56: miwnode.fsm.v1.FailureRecord
+	(*LastOwnerRecord)(nil), // 57: miwnode.fsm.v1.LastOwnerRecord
+	(*WorkloadRecord)(nil),  // 58: miwnode.fsm.v1.WorkloadRecord
+	(*JobRunRecord)(nil),    // 59: miwnode.fsm.v1.JobRunRecord
+	(*JobRecord)(nil),       // 60: miwnode.fsm.v1.JobRecord
 }
 var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	5,  // 0: miwnode.fsm.v1.Batch.proposals:type_name -> miwnode.fsm.v1.Proposal
@@ -3586,34 +6265,67 @@ var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	20, // 14: miwnode.fsm.v1.Command.free_revoked:type_name -> miwnode.fsm.v1.FreeRevoked
 	21, // 15: miwnode.fsm.v1.Command.lift_bar:type_name -> miwnode.fsm.v1.LiftBar
 	22, // 16: miwnode.fsm.v1.Command.mark_instance:type_name -> miwnode.fsm.v1.MarkInstance
-	0,  // 17: miwnode.fsm.v1.RecordMember.change:type_name -> miwnode.fsm.v1.MemberChange
-	11, // 18: miwnode.fsm.v1.OpenSession.labels:type_name -> miwnode.fsm.v1.Label
-	1,  // 19: miwnode.fsm.v1.CloseSession.reason:type_name -> miwnode.fsm.v1.EndReason
-	2,  // 20: miwnode.fsm.v1.MarkInstance.mark:type_name -> miwnode.fsm.v1.Mark
-	28, // 21: miwnode.fsm.v1.Result.held_by:type_name -> miwnode.fsm.v1.LeaseRecord
-	25, // 22: miwnode.fsm.v1.Record.cluster:type_name -> miwnode.fsm.v1.ClusterRecord
-	27, // 23: miwnode.fsm.v1.Record.session:type_name -> miwnode.fsm.v1.SessionRecord
-	28, // 24: miwnode.fsm.v1.Record.lease:type_name -> miwnode.fsm.v1.LeaseRecord
-	29, // 25: miwnode.fsm.v1.Record.waiter:type_name -> miwnode.fsm.v1.WaiterRecord
-	30, // 26: miwnode.fsm.v1.Record.client:type_name -> miwnode.fsm.v1.ClientRecord
-	32, // 27: miwnode.fsm.v1.Record.keyed:type_name -> miwnode.fsm.v1.KeyedRecord
-	33, // 28: miwnode.fsm.v1.Record.event:type_name -> miwnode.fsm.v1.EventRecord
-	34, // 29: miwnode.fsm.v1.Record.ledger:type_name -> miwnode.fsm.v1.LedgerRecord
-	31, // 30: miwnode.fsm.v1.Record.result:type_name -> miwnode.fsm.v1.SeqResult
-	35, // 31: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
-	12, // 32: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
-	26, // 33: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
-	26, // 34: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
-	3,  // 35: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
-	23, // 36: miwnode.fsm.v1.SeqResult.result:type_name -> miwnode.fsm.v1.Result
-	31, // 37: miwnode.fsm.v1.KeyedRecord.result:type_name -> miwnode.fsm.v1.SeqResult
-	1,  // 38: miwnode.fsm.v1.EventRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
-	1,  // 39: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	24, // 17: miwnode.fsm.v1.Command.put_catalog:type_name -> miwnode.fsm.v1.PutCatalog
+	26, // 18: miwnode.fsm.v1.Command.put_group:type_name -> miwnode.fsm.v1.PutGroup
+	27, // 19: miwnode.fsm.v1.Command.join_group:type_name -> miwnode.fsm.v1.JoinGroup
+	28, // 20: miwnode.fsm.v1.Command.leave_group:type_name -> miwnode.fsm.v1.LeaveGroup
+	30, // 21: miwnode.fsm.v1.Command.plan_group:type_name -> miwnode.fsm.v1.PlanGroup
+	31, // 22: miwnode.fsm.v1.Command.move_workload:type_name -> miwnode.fsm.v1.MoveWorkload
+	32, // 23: miwnode.fsm.v1.Command.set_pin:type_name -> miwnode.fsm.v1.SetPin
+	33, // 24: miwnode.fsm.v1.Command.set_pause:type_name -> miwnode.fsm.v1.SetPause
+	34, // 25: miwnode.fsm.v1.Command.prepared:type_name -> miwnode.fsm.v1.Prepared
+	35, // 26: miwnode.fsm.v1.Command.forget_failure:type_name -> miwnode.fsm.v1.ForgetFailure
+	36, // 27: miwnode.fsm.v1.Command.record_job:type_name -> miwnode.fsm.v1.RecordJob
+	37, // 28: miwnode.fsm.v1.Command.record_overlap:type_name -> miwnode.fsm.v1.RecordOverlap
+	38, // 29: miwnode.fsm.v1.Command.record_stuck:type_name -> miwnode.fsm.v1.RecordStuck
+	0,  // 30: miwnode.fsm.v1.RecordMember.change:type_name -> miwnode.fsm.v1.MemberChange
+	11, // 31: miwnode.fsm.v1.OpenSession.labels:type_name -> miwnode.fsm.v1.Label
+	1,  // 32: miwnode.fsm.v1.CloseSession.reason:type_name -> miwnode.fsm.v1.EndReason
+	2,  // 33: miwnode.fsm.v1.MarkInstance.mark:type_name -> miwnode.fsm.v1.Mark
+	11, // 34: miwnode.fsm.v1.WorkloadSpec.labels:type_name -> miwnode.fsm.v1.Label
+	23, // 35: miwnode.fsm.v1.PutCatalog.workloads:type_name -> miwnode.fsm.v1.WorkloadSpec
+	25, // 36: miwnode.fsm.v1.PutGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	25, // 37: miwnode.fsm.v1.JoinGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	29, // 38: miwnode.fsm.v1.PlanGroup.assignments:type_name -> miwnode.fsm.v1.Assignment
+	44, // 39: miwnode.fsm.v1.Result.held_by:type_name -> miwnode.fsm.v1.LeaseRecord
+	41, // 40: miwnode.fsm.v1.Record.cluster:type_name -> miwnode.fsm.v1.ClusterRecord
+	43, // 41: miwnode.fsm.v1.Record.session:type_name -> miwnode.fsm.v1.SessionRecord
+	44, // 42: miwnode.fsm.v1.Record.lease:type_name -> miwnode.fsm.v1.LeaseRecord
+	46, // 43: miwnode.fsm.v1.Record.waiter:type_name -> miwnode.fsm.v1.WaiterRecord
+	47, // 44: miwnode.fsm.v1.Record.client:type_name -> miwnode.fsm.v1.ClientRecord
+	49, // 45: miwnode.fsm.v1.Record.keyed:type_name -> miwnode.fsm.v1.KeyedRecord
+	50, // 46: miwnode.fsm.v1.Record.event:type_name -> miwnode.fsm.v1.EventRecord
+	51, // 47: miwnode.fsm.v1.Record.ledger:type_name -> miwnode.fsm.v1.LedgerRecord
+	48, // 48: miwnode.fsm.v1.Record.result:type_name -> miwnode.fsm.v1.SeqResult
+	52, // 49: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
+	53, // 50: miwnode.fsm.v1.Record.catalog:type_name -> miwnode.fsm.v1.CatalogRecord
+	54, // 51: miwnode.fsm.v1.Record.group:type_name -> miwnode.fsm.v1.GroupRecord
+	55, // 52: miwnode.fsm.v1.Record.member:type_name -> miwnode.fsm.v1.MemberRecord
+	58, // 53: miwnode.fsm.v1.Record.workload:type_name -> miwnode.fsm.v1.WorkloadRecord
+	60, // 54: miwnode.fsm.v1.Record.job:type_name -> miwnode.fsm.v1.JobRecord
+	12, // 55: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
+	42, // 56: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
+	42, // 57: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
+	3,  // 58: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
+	45, // 59: miwnode.fsm.v1.LeaseRecord.stuck:type_name -> miwnode.fsm.v1.StuckRecord
+	39, // 60: miwnode.fsm.v1.SeqResult.result:type_name -> miwnode.fsm.v1.Result
+	48, // 61: miwnode.fsm.v1.KeyedRecord.result:type_name -> miwnode.fsm.v1.SeqResult
+	1,  // 62: miwnode.fsm.v1.EventRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	1,  // 63: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	24, // 64: miwnode.fsm.v1.CatalogRecord.put:type_name -> miwnode.fsm.v1.PutCatalog
+	25, // 65: miwnode.fsm.v1.GroupRecord.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	27, // 66: miwnode.fsm.v1.MemberRecord.join:type_name -> miwnode.fsm.v1.JoinGroup
+	1,  // 67: miwnode.fsm.v1.LastOwnerRecord.reason:type_name -> miwnode.fsm.v1.EndReason
+	42, // 68: miwnode.fsm.v1.WorkloadRecord.pin:type_name -> miwnode.fsm.v1.MarkRecord
+	42, // 69: miwnode.fsm.v1.WorkloadRecord.pause:type_name -> miwnode.fsm.v1.MarkRecord
+	56, // 70: miwnode.fsm.v1.WorkloadRecord.failure:type_name -> miwnode.fsm.v1.FailureRecord
+	57, // 71: miwnode.fsm.v1.WorkloadRecord.last:type_name -> miwnode.fsm.v1.LastOwnerRecord
+	59, // 72: miwnode.fsm.v1.JobRecord.recent:type_name -> miwnode.fsm.v1.JobRunRecord
+	73, // [73:73] is the sub-list for method output_type
+	73, // [73:73] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }
@@ -3637,8 +6349,21 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Command_FreeRevoked)(nil),
 		(*Command_LiftBar)(nil),
 		(*Command_MarkInstance)(nil),
+		(*Command_PutCatalog)(nil),
+		(*Command_PutGroup)(nil),
+		(*Command_JoinGroup)(nil),
+		(*Command_LeaveGroup)(nil),
+		(*Command_PlanGroup)(nil),
+		(*Command_MoveWorkload)(nil),
+		(*Command_SetPin)(nil),
+		(*Command_SetPause)(nil),
+		(*Command_Prepared)(nil),
+		(*Command_ForgetFailure)(nil),
+		(*Command_RecordJob)(nil),
+		(*Command_RecordOverlap)(nil),
+		(*Command_RecordStuck)(nil),
 	}
-	file_fsm_fsmpb_fsm_proto_msgTypes[20].OneofWrappers = []any{
+	file_fsm_fsmpb_fsm_proto_msgTypes[36].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Session)(nil),
 		(*Record_Lease)(nil),
@@ -3649,6 +6374,11 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Record_Ledger)(nil),
 		(*Record_Result)(nil),
 		(*Record_End)(nil),
+		(*Record_Catalog)(nil),
+		(*Record_Group)(nil),
+		(*Record_Member)(nil),
+		(*Record_Workload)(nil),
+		(*Record_Job)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3656,7 +6386,7 @@ func file_fsm_fsmpb_fsm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fsm_fsmpb_fsm_proto_rawDesc), len(file_fsm_fsmpb_fsm_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   32,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -23,3 +23,16 @@ func (*Revoke) op()        {}
 func (*FreeRevoked) op()   {}
 func (*LiftBar) op()       {}
 func (*MarkInstance) op()  {}
+func (*PutCatalog) op()    {}
+func (*PutGroup) op()      {}
+func (*JoinGroup) op()     {}
+func (*LeaveGroup) op()    {}
+func (*PlanGroup) op()     {}
+func (*MoveWorkload) op()  {}
+func (*SetPin) op()        {}
+func (*SetPause) op()      {}
+func (*Prepared) op()      {}
+func (*ForgetFailure) op() {}
+func (*RecordJob) op()     {}
+func (*RecordOverlap) op() {}
+func (*RecordStuck) op()   {}
