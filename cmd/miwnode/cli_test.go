@@ -137,7 +137,7 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	newCLI(t).run("version").ends(0).shows("miwnode", "state version 1")
+	newCLI(t).run("version").ends(0).shows("miwnode", "state version 2")
 }
 
 func TestKeygen(t *testing.T) {
