@@ -342,7 +342,7 @@ func TestChecklist(t *testing.T) {
 				t.Errorf("%s is %v, want %v", path, got, want)
 			}
 		}
-		for path, want := range map[string]uint64{"boot": n.Boot(), "generation": 1, "version": 1, "quorum.voters": 1, "quorum.alive": 1} {
+		for path, want := range map[string]uint64{"boot": n.Boot(), "generation": 1, "version": 2, "quorum.voters": 1, "quorum.alive": 1} {
 			if got := status.number(path); got != want {
 				t.Errorf("%s is %d, want %d", path, got, want)
 			}
