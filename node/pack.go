@@ -348,6 +348,9 @@ func (p *proposer) send(ctx context.Context, leader string, q *nodepb.ProposeReq
 	cctx, cancel := context.WithTimeoutCause(p.tenure.context(), p.timeout, errSlowLeader)
 	var reply nodepb.ProposeReply
 	err := p.call.call(cctx, leader, methodPropose, q, &reply)
+	// When this end gave up, its reason (that the node stops, say) may look like
+	// a refusal of the leader's; it says nothing about what became of the request.
+	ours := cctx.Err() != nil && !errors.Is(err, transport.ErrNotSent)
 	cancel()
 	if err == nil && len(reply.Results) != len(commands) {
 		err = fsm.Errorf(fsm.CodeUncertain, "%d results to %d commands", len(reply.Results), len(commands))
@@ -363,7 +366,7 @@ func (p *proposer) send(ctx context.Context, leader string, q *nodepb.ProposeReq
 		}
 	default:
 		p.log.Debug("commands not answered, sending them again", "leader", leader, "count", len(commands), "error", err)
-		p.putBack(commands, !surelyNot(err))
+		p.putBack(commands, ours || !surelyNot(err))
 		p.delay()
 	}
 	p.mu.Unlock()
