@@ -176,7 +176,7 @@ func (d *diff) because(m *Move) string {
 	if m.Cause == CausePinned {
 		return "it is pinned to " + d.id(m.To)
 	}
-	if m.Cause == CauseRebalance && m.To != None {
+	if m.Cause == CauseRebalance {
 		return d.better(m)
 	}
 	why := ""
@@ -203,6 +203,8 @@ func (d *diff) because(m *Move) string {
 // better says why a move for the sake of balance is made.
 func (d *diff) better(m *Move) string {
 	switch {
+	case m.To == None:
+		return "the assigner gives it to nobody"
 	case d.room(m.From) < -1e-9:
 		return fmt.Sprintf("%s has %s and room for %s, %s has %s", d.id(m.From), d.amount(m.From), number(d.capacity(m.From)), d.id(m.To), d.amount(m.To))
 	case d.load[m.From] > d.load[m.To]:

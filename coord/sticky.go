@@ -17,13 +17,14 @@ import (
 //     largest weight, or DeadBand. Where instances declared different
 //     workloads, no chain of moves would make loads of equal weights more even,
 //     and no single move those of different weights.
-//   - An instance that joins n others makes at most ⌈W/(n+1)⌉ of W workloads of
-//     equal weight move, all of them to it.
+//   - An instance that joins n others makes at most ⌈W/(n+1)⌉ of W workloads
+//     move, all of them to it. (Where weights differ very much, a few more may
+//     be needed to keep the bound.)
 //   - An instance that leaves or drains moves what it had and nothing else.
 //   - A cordoned instance gets nothing, and keeps what it has.
 //   - A pinned workload is where it is pinned to, whatever that does to the load.
 //   - A workload does not go to where it failed last (Avoid) if another instance
-//     has room for it. Where it runs now, it stays.
+//     has room for it at that moment. Where it runs now, it stays.
 //   - Capacities hold as long as there is room for all: always found where
 //     weights are equal, looked for where they are not (that is a packing
 //     problem). Beyond that, load is shared out over capacity, since work that
@@ -57,7 +58,6 @@ func (s Sticky) Assign(p Problem) Assignment {
 		b.unload()
 		b.level()
 	} else {
-		b.shed()
 		b.settle(s.bound(b))
 	}
 	return b.answer()
@@ -173,16 +173,15 @@ func (b *board) level() {
 	}
 }
 
-// shed is unload for different weights.
-func (b *board) shed() {
+// shed is unload for different weights. It returns how many it moved.
+func (b *board) shed() (moves int) {
 	for s := range b.desks {
-		from := &b.desks[s]
-		for from.takes && from.room() < 0 {
-			if !b.relieve(int32(s)) {
-				break
-			}
+		for b.desks[s].takes && b.desks[s].room() < 0 && b.left > 0 && b.relieve(int32(s)) {
+			b.left--
+			moves++
 		}
 	}
+	return moves
 }
 
 // relieve moves one workload off a desk that has too much: the lightest that is
@@ -257,18 +256,18 @@ func (b *board) settle(bound int64) {
 	}
 	moves := 0
 	for {
-		n := b.even(bound, math.MaxInt) + b.fill()
+		n := b.shed() + b.even(bound, math.MaxInt, b.urgent) + b.fill()
 		if n == 0 {
 			return
 		}
 		moves += n
-		moves += b.even(bound/2, budget-moves)
+		moves += b.even(bound/2, budget-moves, b.careful)
 	}
 }
 
 // even moves one workload after the other from the most to the least loaded
 // while they differ by more than limit, at most so many, and returns how many.
-func (b *board) even(limit int64, most int) (moves int) {
+func (b *board) even(limit int64, most int, next func(from int32, limit int64) (k, to int32)) (moves int) {
 	stuck := make([]bool, len(b.desks))
 	for moved := true; moved; {
 		moved = false
@@ -281,7 +280,7 @@ func (b *board) even(limit int64, most int) (moves int) {
 			if from < 0 {
 				break
 			}
-			k, to := b.step(from, limit)
+			k, to := next(from, limit)
 			if k < 0 {
 				stuck[from] = true
 				continue
@@ -304,7 +303,7 @@ func (b *board) fill() (moves int) {
 		stuck := make([]bool, len(b.desks))
 		for from := b.heaviest(stuck); from >= 0; from = b.heaviest(stuck) {
 			if b.desks[from].count > 1 {
-				if k := b.pick(from, int32(s)); k >= 0 {
+				if k := b.pick(from, int32(s), b.half); k >= 0 {
 					b.move(k, int32(s))
 					b.left--
 					moves++
@@ -317,41 +316,85 @@ func (b *board) fill() (moves int) {
 	return moves
 }
 
-// step finds the move from the instance that evens out most: to the
-// lightest that can have one of its workloads, and differs by more than limit.
-func (b *board) step(from int32, limit int64) (k, to int32) {
+// careful is the next move beyond the bound: what moved has not to move back.
+func (b *board) careful(from int32, limit int64) (k, to int32) { return b.step(from, limit, b.side) }
+
+// urgent is the next move to get within the bound, which as few as possible
+// shall do. Where one has much too little, rather than one much too much,
+// the heaviest workload that anybody can spare makes the fewest.
+func (b *board) urgent(from int32, bound int64) (k, to int32) {
+	top, mean := b.desks[from].load, b.total/int64(b.takers)
+	to = b.lightest(b.everyone, 1)
+	if to < 0 || top-b.desks[to].load <= bound || mean-b.desks[to].load <= top-mean {
+		return b.step(from, bound, b.half)
+	}
+	k = -1
+	for s := range b.desks {
+		f, t := &b.desks[s], &b.desks[to]
+		spare := max(bound-(top-f.load), f.load-mean+bound/2) // it won't have too little itself, now or in the end
+		fits := min(b.half(f, t), t.room(), spare)
+		for i := range f.shelves {
+			sh := &f.shelves[i]
+			n := b.from(sh, fits+1)
+			if n == 0 || !has(b.row(sh.class), to) {
+				continue
+			}
+			c := sh.works[n-1]
+			if k < 0 || b.works[c].weight > b.works[k].weight || b.works[c].weight == b.works[k].weight && b.less(b.works[k].desk, int32(s)) {
+				k = c
+			}
+		}
+	}
+	if k < 0 {
+		return b.step(from, bound, b.half)
+	}
+	return k, to
+}
+
+// step finds the move from the desk that evens out most: to the lightest that
+// can have one of its workloads, and differs by more than limit.
+func (b *board) step(from int32, limit int64, size func(from, to *desk) int64) (k, to int32) {
 	if t := b.lightest(b.everyone, 0); t < 0 || b.desks[from].load-b.desks[t].load <= limit {
 		return -1, -1
-	} else if k := b.pick(from, t); k >= 0 {
+	} else if k := b.pick(from, t, size); k >= 0 {
 		return k, t
 	}
 	for _, t := range b.byLoad() {
 		if b.desks[from].load-b.desks[t].load <= limit {
 			break
 		}
-		if k := b.pick(from, t); k >= 0 {
+		if k := b.pick(from, t, size); k >= 0 {
 			return k, t
 		}
 	}
 	return -1, -1
 }
 
-// pick chooses which workload goes from one to the other, -1 when none can or
-// should: the heaviest that leaves both on their side of the mean, since that
-// makes the fewest moves, else the lightest.
-func (b *board) pick(from, to int32) int32 {
-	f, t := &b.desks[from], &b.desks[to]
+// half is the most that can move without turning the difference round. As no
+// workload is heavier than the bound, the most loaded can give it without
+// having too little then.
+func (b *board) half(from, to *desk) int64 { return (from.load - to.load) / 2 }
+
+// side is the most that can move and leave both on their side of the mean.
+func (b *board) side(from, to *desk) int64 {
 	mean := b.total / int64(b.takers)
-	fits := min(f.load-mean, mean-t.load, t.room())
-	most := min(f.load-t.load-1, t.room()) // beyond that it would be no better than before
+	return min(from.load-mean, mean-to.load)
+}
+
+// pick chooses which workload goes from one to the other, -1 when none can or
+// should: the heaviest of up to that size, else the lightest that leaves the two
+// more even than before.
+func (b *board) pick(from, to int32, size func(from, to *desk) int64) int32 {
+	f, t := &b.desks[from], &b.desks[to]
+	fits := min(size(f, t), t.room())
+	most := min(f.load-t.load-1, t.room())
 	best, light := int32(-1), int32(-1)
 	for i := range f.shelves {
 		sh := &f.shelves[i]
 		if !has(b.row(sh.class), to) {
 			continue
 		}
-		n := b.from(sh, fits+1)
-		if n > 0 && (best < 0 || b.heavier(sh.works[n-1], best)) {
+		if n := b.from(sh, fits+1); n > 0 && (best < 0 || b.heavier(sh.works[n-1], best)) {
 			best = sh.works[n-1]
 		}
 		if k := sh.works[0]; b.works[k].weight <= most && (light < 0 || b.heavier(light, k)) {
