@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -27,9 +26,7 @@ type Spec struct {
 type Catalog struct {
 	Hash  string
 	specs []Spec // sorted by key
-	parts []int  // length of each part that it came in, for the snapshot
 	made  EventID
-	size  int // bytes on the wire
 }
 
 // Len returns how many workloads it declares.
@@ -48,30 +45,29 @@ func (c *Catalog) Find(key string) (*Spec, bool) {
 // the state, in any order of specs: it sorts them and their labels, and takes a
 // weight of 0 for 1. It refuses what Check or apply would, naming the workload.
 func NewCatalog(specs []Spec) (hash string, puts []*PutCatalog, err error) {
-	sorted := make([]*WorkloadSpec, len(specs))
-	for i := range specs {
-		s := &specs[i]
-		w := &WorkloadSpec{Key: s.Key, DisplayName: s.DisplayName, Weight: s.Weight}
+	sorted := slices.Clone(specs)
+	for i := range sorted {
+		w := &sorted[i]
 		if w.Weight == 0 {
 			w.Weight = 1
 		}
-		for _, l := range s.Labels {
-			w.Labels = append(w.Labels, &fsmpb.Label{Key: l.Key, Value: l.Value})
-		}
-		slices.SortFunc(w.Labels, func(a, b *fsmpb.Label) int { return strings.Compare(a.Key, b.Key) })
-		sorted[i] = w
+		w.Labels = slices.SortedFunc(slices.Values(w.Labels), func(a, b Label) int { return strings.Compare(a.Key, b.Key) })
 	}
-	slices.SortStableFunc(sorted, func(a, b *WorkloadSpec) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(sorted, func(a, b Spec) int { return strings.Compare(a.Key, b.Key) })
 	if len(sorted) > MaxWorkloads {
 		return "", nil, tooManyWorkloads(len(sorted))
 	}
-	if err := checkSpecs(sorted); err != nil {
+	wire := make([]*WorkloadSpec, len(sorted))
+	for i := range sorted {
+		wire[i] = sorted[i].wire()
+	}
+	if err := checkSpecs(wire); err != nil {
 		return "", nil, err
 	}
 	hash = hashSpecs(sorted)
 	puts = []*PutCatalog{{Hash: hash}}
 	size, total := 0, 0
-	for _, w := range sorted {
+	for _, w := range wire {
 		last := puts[len(puts)-1]
 		n := specSize(w)
 		if size += n; size > maxPartBytes {
@@ -103,40 +99,201 @@ func specSize(w *WorkloadSpec) int { return proto.Size(w) + 4 }
 // hashSpecs hashes the canonical encoding: the number of workloads, then of each
 // its key, display name, weight (IEEE 754, big endian), the number of its labels
 // and these; lengths and numbers are varints.
-func hashSpecs(sorted []*WorkloadSpec) string {
-	var b bytes.Buffer
-	b.WriteString("miw-catalog-1\n")
-	count := func(n int) { b.Write(binary.AppendUvarint(b.AvailableBuffer(), uint64(n))) }
-	text := func(s string) {
-		count(len(s))
-		b.WriteString(s)
-	}
-	count(len(sorted))
-	for _, w := range sorted {
-		text(w.GetKey())
-		text(w.GetDisplayName())
-		b.Write(binary.BigEndian.AppendUint64(b.AvailableBuffer(), math.Float64bits(w.GetWeight())))
-		count(len(w.GetLabels()))
-		for _, l := range w.GetLabels() {
-			text(l.GetKey())
-			text(l.GetValue())
+func hashSpecs(sorted []Spec) string {
+	h := sha256.New()
+	var b []byte
+	text := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+	b = append(b, "miw-catalog-1\n"...)
+	b = binary.AppendUvarint(b, uint64(len(sorted)))
+	for i := range sorted {
+		w := &sorted[i]
+		text(w.Key)
+		text(w.DisplayName)
+		b = binary.BigEndian.AppendUint64(b, math.Float64bits(w.Weight))
+		b = binary.AppendUvarint(b, uint64(len(w.Labels)))
+		for _, l := range w.Labels {
+			text(l.Key)
+			text(l.Value)
 		}
+		h.Write(b)
+		b = b[:0]
 	}
-	sum := sha256.Sum256(b.Bytes())
-	return hex.EncodeToString(sum[:])
+	h.Write(b)
+	return hex.EncodeToString(h.Sum(nil))
 }
 
-// catalogEntry is a catalog in the state. It never changes, it is replaced.
+// catalogEntry is a catalog in the table. It never changes, it is replaced.
 type catalogEntry struct {
 	hash    string
 	catalog *Catalog       // nil until all parts are there
-	parts   []*catalogPart // until then; nil = missing
+	parts   []*catalogPart // nil = missing
 	refs    int            // groups and members that refer to it
-	made    EventID
-	idle    EventID // since when nobody does; zero = somebody does
+	made    EventID        // its first part
+	idle    EventID        // since when nobody refers to it; zero = somebody does
 }
 
+// catalogPart is what one PutCatalog brought. It never changes.
 type catalogPart struct {
 	specs []Spec
-	size  int
+	size  int // bytes on the wire
+}
+
+func (s *State) putCatalog(op *PutCatalog) error {
+	e, known := s.catalogs.Get(op.Hash)
+	if known && e.catalog != nil {
+		return nil
+	}
+	next := &catalogEntry{hash: op.Hash}
+	if known {
+		*next = *e
+	}
+	part := &catalogPart{specs: specsOf(op.Workloads), size: partSize(op.Workloads)}
+	if len(next.parts) == int(op.Parts) {
+		next.parts = slices.Clone(next.parts)
+	} else {
+		next.parts = make([]*catalogPart, op.Parts) // anew, if it was cut otherwise before
+	}
+	next.parts[op.Part] = part
+	if err := next.assemble(); err != nil {
+		return err
+	}
+	grown := next.size()
+	if known {
+		grown -= e.size()
+	}
+	if s.catalogBytes+grown > maxAllCatalogs {
+		return Errorf(CodeOverloaded, "the catalogs have %d bytes, no more are taken", s.catalogBytes)
+	}
+	if !known {
+		next.made = s.nextPlace()
+		next.idle = next.made
+		if next.catalog != nil {
+			next.catalog.made = next.made
+		}
+	}
+	s.catalogBytes += grown
+	s.catalogs.Set(next.hash, next)
+	if !known {
+		s.idleCatalog(next.hash)
+	}
+	return nil
+}
+
+// nextPlace orders what is made in one entry.
+func (s *State) nextPlace() EventID {
+	s.places++
+	return EventID{s.cluster.revision, s.places}
+}
+
+func (e *catalogEntry) size() (n int) {
+	for _, p := range e.parts {
+		if p != nil {
+			n += p.size
+		}
+	}
+	return n
+}
+
+// assemble makes the catalog once all parts are there.
+func (e *catalogEntry) assemble() error {
+	n, size := 0, 0
+	for _, p := range e.parts {
+		if p == nil {
+			return nil
+		}
+		n += len(p.specs)
+		size += p.size
+	}
+	if n > MaxWorkloads {
+		return tooManyWorkloads(n)
+	}
+	if size > MaxCatalogBytes {
+		return invalid("workloads", "have %d bytes together, at most %d are allowed", size, MaxCatalogBytes)
+	}
+	c := &Catalog{Hash: e.hash, specs: make([]Spec, 0, n), made: e.made}
+	for _, p := range e.parts {
+		c.specs = append(c.specs, p.specs...)
+	}
+	for i := 1; i < n; i++ {
+		if c.specs[i-1].Key >= c.specs[i].Key {
+			return invalid("workloads", "must be sorted over all parts, each key once: %q", c.specs[i].Key)
+		}
+	}
+	if hash := hashSpecs(c.specs); hash != e.hash {
+		return invalid("hash", "is %s, but its parts have %s", e.hash, hash)
+	}
+	e.catalog = c
+	// One copy is enough: the parts are cut from it.
+	from := 0
+	for i, p := range e.parts {
+		to := from + len(p.specs)
+		e.parts[i] = &catalogPart{specs: c.specs[from:to:to], size: p.size}
+		from = to
+	}
+	return nil
+}
+
+// wholeCatalog returns the catalog of a hash, nil for "".
+func (s *State) wholeCatalog(hash string) (*Catalog, error) {
+	if hash == "" {
+		return nil, nil
+	}
+	e, ok := s.catalogs.Get(hash)
+	if !ok || e.catalog == nil {
+		return nil, Errorf(CodeNotFound, "no whole catalog has the hash %s: put it first", hash)
+	}
+	return e.catalog, nil
+}
+
+// refer counts n more referrers to a catalog; nil is none.
+func (s *State) refer(c *Catalog, n int) {
+	if c == nil || n == 0 {
+		return
+	}
+	e, _ := s.catalogs.Get(c.Hash)
+	next := *e
+	next.refs += n
+	switch {
+	case e.refs == 0:
+		next.idle = EventID{}
+		s.idle = slices.DeleteFunc(slices.Clone(s.idle), func(hash string) bool { return hash == e.hash })
+	case next.refs == 0:
+		next.idle = s.nextPlace()
+	}
+	s.catalogs.Set(e.hash, &next)
+	if next.refs == 0 {
+		s.idleCatalog(e.hash)
+	}
+}
+
+// idleCatalog notes that nobody refers to a catalog, and drops the one that has
+// been so for the longest time if there are too many.
+func (s *State) idleCatalog(hash string) {
+	s.idle = append(slices.Clip(s.idle), hash)
+	if len(s.idle) <= MaxIdleCatalogs {
+		return
+	}
+	oldest, _ := s.catalogs.Delete(s.idle[0])
+	s.catalogBytes -= oldest.size()
+	s.idle = s.idle[1:]
+}
+
+func specsOf(workloads []*WorkloadSpec) []Spec {
+	out := make([]Spec, len(workloads))
+	for i, w := range workloads {
+		out[i] = Spec{Key: w.GetKey(), DisplayName: w.GetDisplayName(), Weight: w.GetWeight()}
+		for _, l := range w.GetLabels() {
+			out[i].Labels = append(out[i].Labels, Label{l.GetKey(), l.GetValue()})
+		}
+	}
+	return out
+}
+
+// wire is the reverse of specsOf.
+func (s *Spec) wire() *WorkloadSpec {
+	w := &WorkloadSpec{Key: s.Key, DisplayName: s.DisplayName, Weight: s.Weight}
+	for _, l := range s.Labels {
+		w.Labels = append(w.Labels, &fsmpb.Label{Key: l.Key, Value: l.Value})
+	}
+	return w
 }

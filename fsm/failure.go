@@ -1,7 +1,7 @@
 package fsm
 
 // Failure says that runs of a workload have failed, or the preparation of a
-// successor, without one that ran well since. It never changes.
+// successor, and that none ran well since. It never changes.
 type Failure struct {
 	InstanceID string // of the last one
 	Count      int    // in a row
@@ -26,4 +26,98 @@ type Stuck struct {
 	Revision uint64
 	At       int64  // stamp, Unix nanoseconds
 	Detail   string // its stack
+}
+
+// runFailed notes that the run under a lease, which is being given up, has failed.
+func (s *State) runFailed(l *Lease, message string) {
+	s.emit(Event{Type: EventWorkloadFailed, Key: l.Key, Token: l.Token, Who: l.Who, Note: noteOf("", message, "")})
+	if l.Group != "" {
+		g, _ := s.groups.Get(l.Group)
+		s.hasFailed(g, workloadOf(l), l.Who.InstanceID, message)
+	}
+}
+
+// keeps reports whether notes of a workload are kept: nothing new is noted of
+// what nobody wants.
+func (g *group) keeps(workload string) bool {
+	_, wanted := g.find(workload)
+	return wanted || g.state(workload) != noState
+}
+
+func (s *State) hasFailed(g *group, workload, instanceID, message string) {
+	if !g.keeps(workload) {
+		return
+	}
+	next := g.stateOf(workload)
+	count := 1
+	if next.failure != nil {
+		count += next.failure.Count
+	}
+	next.failure = &Failure{InstanceID: instanceID, Count: count, Error: message, Revision: s.cluster.revision, At: s.stamp}
+	s.setState(g, next)
+}
+
+// hadLast notes who had a workload, so that a planner can give it back.
+func (s *State) hadLast(g *group, workload string, l *Lease, reason EndReason) {
+	if !g.keeps(workload) {
+		return
+	}
+	sess, live := s.sessions.Get(l.SessionID)
+	if !live {
+		sess = s.ending
+	}
+	next := g.stateOf(workload)
+	next.last = &LastOwner{Identity: l.Who, Client: sess.Client, Revision: s.cluster.revision, At: s.stamp, Reason: reason}
+	s.setState(g, next)
+}
+
+func (s *State) forgetFailure(op *ForgetFailure) error {
+	sess, err := s.live(op.SessionId)
+	if err != nil {
+		return err
+	}
+	g, err := s.group(op.Group)
+	if err != nil {
+		return err
+	}
+	l, err := s.named(WorkloadKey(g.Name, op.Workload), op.Token)
+	if err != nil {
+		return err
+	}
+	if l.SessionID != sess.ID {
+		return Errorf(CodeStaleToken, "token %d is not a grant of this session", op.Token)
+	}
+	if next := g.stateOf(op.Workload); next.failure != nil {
+		next.failure = nil
+		s.setState(g, next)
+		s.touchGroup(g)
+	}
+	return nil
+}
+
+func (s *State) recordStuck(op *RecordStuck) error {
+	sess, err := s.live(op.SessionId)
+	if err != nil {
+		return err
+	}
+	l, err := s.named(op.Key, op.Token)
+	if err != nil {
+		return err
+	}
+	if l.SessionID != sess.ID {
+		return Errorf(CodeStaleToken, "token %d is not a grant of this session", op.Token)
+	}
+	if l.Stuck != nil {
+		return nil
+	}
+	next := *l
+	next.Stuck = &Stuck{Revision: s.cluster.revision, At: s.stamp, Detail: op.Detail}
+	s.putLease(&next)
+	s.emit(Event{Type: EventWorkloadStuck, Key: l.Key, Token: l.Token, Who: l.Who})
+	s.touchLease(l)
+	if l.Group != "" {
+		g, _ := s.groups.Get(l.Group)
+		s.touchGroup(g)
+	}
+	return nil
 }

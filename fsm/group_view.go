@@ -149,7 +149,7 @@ func (g *Group) Workload(key string) (Workload, bool) {
 // Workloads yields the wanted workloads after the key after, in the order of the keys.
 func (g *Group) Workloads(after string) iter.Seq[Workload] {
 	return func(yield func(Workload) bool) {
-		for spec := range g.group.specs(after) {
+		for spec := range specs(g.group.sources, after) {
 			if !yield(g.workload(spec)) {
 				return
 			}

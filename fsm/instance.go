@@ -64,6 +64,7 @@ func (s *State) markInstance(op *MarkInstance) error {
 	}
 	if (present == nil) != (next == nil) {
 		s.emit(Event{Type: markEvents[op.Mark], Who: sess.Identity, Note: noteOf(op.By, op.Reason, "")})
+		s.raiseFor(sess)
 	}
 	if next == nil && sess.eligible() {
 		s.serveWaiter(sess)

@@ -146,23 +146,18 @@ func heldBy(l *Lease) error {
 
 // grant gives a key that is free, or that ends in this entry, to (session, holder).
 func (s *State) grant(sess *Session, key, holder string, delay time.Duration, a asks) *Lease {
-	l := &Lease{
-		Key:              key,
-		Token:            s.nextToken(),
-		SessionID:        sess.ID,
-		Holder:           holder,
-		Who:              sess.Identity,
-		State:            Held,
-		AcquiredAt:       s.stamp,
-		AcquiredRevision: s.cluster.revision,
-		ChangedRevision:  s.cluster.revision,
-		LockDelay:        delay,
-		Note:             noNote,
-		asks:             a,
-	}
-	s.leases.Set(key, l)
+	return s.grantLease(sess, &Lease{Key: key, Holder: holder, LockDelay: delay, asks: a})
+}
+
+func (s *State) grantLease(sess *Session, l *Lease) *Lease {
+	l.Token = s.nextToken()
+	l.SessionID, l.Who = sess.ID, sess.Identity
+	l.State, l.Note = Held, noNote
+	l.AcquiredAt = s.stamp
+	l.AcquiredRevision, l.ChangedRevision = s.cluster.revision, s.cluster.revision
+	s.leases.Set(l.Key, l)
 	s.changed(sess).setLease(l)
-	s.emit(Event{Type: EventLeaseGranted, Key: key, Token: l.Token, Who: l.Who})
+	s.emit(Event{Type: EventLeaseGranted, Key: l.Key, Token: l.Token, Who: l.Who})
 	s.touchLease(l)
 	return l
 }
@@ -201,11 +196,17 @@ func (s *State) endLease(l *Lease, reason EndReason, lost bool) {
 	if sess, ok := s.sessions.Get(l.SessionID); ok {
 		s.changed(sess).leases.Delete(l.Key)
 	}
+	if s.openRuns.Len() > 0 {
+		s.loseRuns(l)
+	}
 	if l.LockDelay > 0 && lost {
 		barred := *l
-		barred.State, barred.SessionID, barred.Holder, barred.asks = Barred, "", "", nil
+		barred.State, barred.SessionID, barred.Holder, barred.asks, barred.Stuck = Barred, "", "", nil, nil
 		barred.ChangedRevision = s.cluster.revision
 		s.leases.Set(l.Key, &barred)
+		return
+	}
+	if s.groups.Len() > 0 && s.passOn(l, reason) {
 		return
 	}
 	if !s.grantNext(l.Key, l.Note.To) {
@@ -267,6 +268,7 @@ func stale(token, present uint64) error {
 func (s *State) changeLease(l *Lease, state LeaseState, note *Note, event EventType) {
 	next := *l
 	next.State, next.Note, next.ChangedRevision = state, note, s.cluster.revision
+	s.nameSuccessor(l, note.To)
 	s.leases.Set(l.Key, &next)
 	sess, _ := s.sessions.Get(l.SessionID)
 	s.changed(sess).setLease(&next)
@@ -288,6 +290,9 @@ func (s *State) release(op *Release) error {
 	}
 	if l.SessionID != sess.ID {
 		return Errorf(CodeStaleToken, "token %d is not a grant of this session", op.Token)
+	}
+	if op.Failure != "" {
+		s.runFailed(l, op.Failure)
 	}
 	s.giveUp(l)
 	return nil
@@ -354,6 +359,14 @@ func (s *State) liftBar(op *LiftBar) error {
 		s.leases.Delete(l.Key)
 	}
 	return nil
+}
+
+// putLease replaces a lease by one that differs in nothing that its holder acts on.
+func (s *State) putLease(next *Lease) {
+	s.leases.Set(next.Key, next)
+	if sess, ok := s.sessions.Get(next.SessionID); ok {
+		s.own(sess).setLease(next)
+	}
 }
 
 // touchLease wakes who watches the key, and who waits for or holds it as l does.

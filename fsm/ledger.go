@@ -1,11 +1,13 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
 
-// LedgerEntry is one grant of the ownership history.
+// LedgerEntry is one grant of the ownership history, or (EndOverlap) the word of
+// the leader that the run of this grant overlapped with one of an earlier grant.
 type LedgerEntry struct {
 	Key             string
 	Token           uint64
@@ -61,12 +63,7 @@ func (v *View) History(q HistoryQuery) []*LedgerEntry {
 	} else if l, ok := v.Lease(q.Key); ok {
 		open(l)
 	}
-	slices.SortFunc(out, func(a, b *LedgerEntry) int {
-		if a.Token < b.Token {
-			return -1
-		}
-		return 1
-	})
+	slices.SortStableFunc(out, func(a, b *LedgerEntry) int { return cmp.Compare(a.Token, b.Token) })
 	limit := q.Limit
 	if limit <= 0 {
 		limit = defaultHistoryLimit
@@ -85,13 +82,15 @@ func (v *View) withGaps(entries []*LedgerEntry) []*LedgerEntry {
 	for i, e := range entries {
 		c := *e
 		out[i] = &c
-		open[c.Key] = append(open[c.Key], &c)
+		if c.EndReason != EndOverlap {
+			open[c.Key] = append(open[c.Key], &c)
+		}
 	}
 	for i := v.ledger.len() - 1; i >= 0 && len(open) > 0; i-- {
 		former := v.ledger.at(i)
 		waiting := open[former.Key]
 		n := len(waiting)
-		if n == 0 || waiting[n-1].Token <= former.Token {
+		if former.EndReason == EndOverlap || n == 0 || waiting[n-1].Token <= former.Token {
 			continue
 		}
 		e := waiting[n-1]

@@ -82,7 +82,7 @@ func checkOp(op Op) error {
 		return first(key(op.Key), id("session_id", op.SessionId), holder(op.Holder),
 			span("lock_delay", op.LockDelayMs, 0, MaxLockDelay))
 	case *Release:
-		return first(key(op.Key), id("session_id", op.SessionId), number("token", op.Token))
+		return first(key(op.Key), id("session_id", op.SessionId), number("token", op.Token), text("failure", op.Failure, 0, MaxFailureBytes))
 	case *CancelWait:
 		return first(key(op.Key), id("session_id", op.SessionId), holder(op.Holder))
 	case *Transfer:
@@ -127,7 +127,7 @@ func checkOp(op Op) error {
 		}
 		return first(id("node_id", op.NodeId), author("", op.Reason))
 	}
-	return invalid("op", "is unknown")
+	return checkGroupOp(op)
 }
 
 func checkOpenSession(op *OpenSession) error {
@@ -141,19 +141,8 @@ func checkOpenSession(op *OpenSession) error {
 	if op.NodeId != "" && op.ViaNodeId != "" {
 		return invalid("via_node_id", "is for sessions of clients only")
 	}
-	if len(op.Labels) > MaxLabels {
-		return invalid("labels", "are %d, at most %d are allowed", len(op.Labels), MaxLabels)
-	}
-	for i, l := range op.Labels {
-		if err := text("label key", l.GetKey(), 1, MaxLabelKeyBytes); err != nil {
-			return err
-		}
-		if err := text("label "+l.GetKey(), l.GetValue(), 0, MaxLabelValueBytes); err != nil {
-			return err
-		}
-		if i > 0 && op.Labels[i-1].GetKey() >= l.GetKey() {
-			return invalid("labels", "must be sorted by key, each key once")
-		}
+	if err := checkLabels("", op.Labels); err != nil {
+		return err
 	}
 	return first(
 		id("session_id", op.SessionId),

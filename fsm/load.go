@@ -17,6 +17,10 @@ type loader struct {
 	who    map[Identity]*Identity // shared as in the original
 	keys   map[string]string
 	client *client
+
+	group     *group   // of the last group record
+	groupPart string   // order of what was read of it
+	grouped   []*Lease // that groups have granted
 }
 
 func newLoader(opts []Option) *loader {
@@ -56,7 +60,7 @@ func (l *loader) add(rec *fsmpb.Record) error {
 	case *fsmpb.Record_Ledger:
 		return l.ledger(r.Ledger)
 	}
-	return fmt.Errorf("unknown record %T", rec.Record)
+	return l.addGroupRecord(rec)
 }
 
 var (
@@ -151,7 +155,7 @@ func (l *loader) lease(r *LeaseRecord) error {
 		sess.setLease(lease)
 	}
 	l.s.leases.Set(lease.Key, lease)
-	return nil
+	return l.groupLease(lease)
 }
 
 func (l *loader) waiter(r *fsmpb.WaiterRecord) error {
@@ -254,6 +258,9 @@ func (l *loader) ledger(r *fsmpb.LedgerRecord) error {
 func (l *loader) finish() (*State, error) {
 	if l.last == 0 {
 		return nil, errors.New("it has no cluster record")
+	}
+	if err := l.finishGroups(); err != nil {
+		return nil, err
 	}
 	return l.s, nil
 }

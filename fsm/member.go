@@ -29,3 +29,213 @@ func (m *Member) Declares(workload string) bool {
 	_, ok := slices.BinarySearch(m.Keys, workload)
 	return ok
 }
+
+// saysTheSame reports whether two joinings declare the same.
+func (m *Member) saysTheSame(o *Member) bool {
+	return m.CatalogHash == o.CatalogHash && slices.Equal(m.Keys, o.Keys) && m.All == o.All &&
+		m.Capacity == o.Capacity && m.Embedded == o.Embedded && m.Prepares == o.Prepares
+}
+
+func memberOf(op *JoinGroup, catalog *Catalog) *Member {
+	return &Member{
+		SessionID:   op.SessionId,
+		CatalogHash: op.CatalogHash,
+		Keys:        op.Keys,
+		All:         op.All,
+		Capacity:    op.Capacity,
+		Embedded:    op.Embedded,
+		Prepares:    op.Prepares,
+		catalog:     catalog,
+	}
+}
+
+// noMember stands for the former declaration of one who joins.
+var noMember = &Member{}
+
+func (s *State) joinGroup(op *JoinGroup) error {
+	sess, err := s.live(op.SessionId)
+	if err != nil {
+		return err
+	}
+	if sess.InstanceID == "" {
+		return Errorf(CodeWrongState, "the session has no instance: open one that has")
+	}
+	catalog, err := s.wholeCatalog(op.CatalogHash)
+	if err != nil {
+		return err
+	}
+	g, known := s.groups.Get(op.Group)
+	if !known && op.Settings == nil {
+		return Errorf(CodeNotFound, "no group %s: put it first", op.Group)
+	}
+	next, former, rejoins := memberOf(op, catalog), noMember, false
+	next.SessionID = sess.ID
+	if known {
+		if former, rejoins = g.memberOf(sess); !rejoins {
+			former = noMember
+		}
+		if !rejoins && g.members.Len() >= MaxMembers {
+			return Errorf(CodeOverloaded, "the group has %d members, no more are taken", g.members.Len())
+		}
+		if err := fits(g.sourcesWith(former.catalog, -1, false, catalog, 1)); err != nil {
+			return err
+		}
+	}
+	if s.memberKeys-len(former.Keys)+len(next.Keys) > MaxMemberKeys {
+		return Errorf(CodeOverloaded, "members declare %d keys one by one, no more are taken: declare all, or a catalog", s.memberKeys)
+	}
+	resets := op.Settings != nil && (!known || !g.Put && g.Settings != settingsOf(op.Settings))
+	if rejoins && former.saysTheSame(next) && !resets {
+		return nil
+	}
+	if !known {
+		if err := s.roomForGroup(); err != nil {
+			return err
+		}
+	}
+	s.refer(catalog, 1)
+	if !known {
+		g = s.makeGroup(op.Group)
+	}
+	g = s.raise(g)
+	if resets {
+		g.Settings = settingsOf(op.Settings)
+	}
+	what := "joined"
+	if rejoins {
+		what = "declared"
+	}
+	s.emit(Event{Type: EventGroupUpdated, Key: g.Name, Who: sess.Identity, Note: noteOf("", what, "")})
+	s.putMember(g, s.own(sess), former, next)
+	return nil
+}
+
+// putMember sets what a session declares; former is what it declared before.
+// What it has and no longer declares, it is asked to stop.
+func (s *State) putMember(g *group, sess *Session, former, next *Member) {
+	next.JoinedRevision, next.JoinedAt = s.cluster.revision, s.stamp
+	if former != noMember {
+		next.JoinedRevision, next.JoinedAt = former.JoinedRevision, former.JoinedAt
+	}
+	g.members.Set(joinOrder(sess.Opening), next)
+	g.planners += embedded(next) - embedded(former)
+	s.memberKeys += len(next.Keys) - len(former.Keys)
+	s.setSources(g, g.sourcesWith(former.catalog, -1, false, next.catalog, 1))
+	s.refer(former.catalog, -1)
+	if former == noMember {
+		i, _ := slices.BinarySearch(sess.groups, g.Name)
+		sess.groups = slices.Insert(slices.Clone(sess.groups), i, g.Name)
+		return
+	}
+	for _, l := range s.groupLeases(g, sess) {
+		if !next.Declares(workloadOf(l)) {
+			s.tell(l, noteOf(ByGroup, "undeclared", ""))
+		}
+	}
+}
+
+func embedded(m *Member) int {
+	if m.Embedded {
+		return 1
+	}
+	return 0
+}
+
+// groupLeases returns the leases of a group that a session has.
+func (s *State) groupLeases(g *group, sess *Session) (out []*Lease) {
+	if sess.leases == nil {
+		return nil
+	}
+	prefix := WorkloadKey(g.Name, "")
+	sess.leases.Ascend(prefix, func(key string, l *Lease) bool {
+		if len(key) < len(prefix) || key[:len(prefix)] != prefix {
+			return false
+		}
+		if l.Group == g.Name {
+			out = append(out, l)
+		}
+		return true
+	})
+	return out
+}
+
+// workloadOf returns the workload of a lease that a group granted.
+func workloadOf(l *Lease) string { return l.Key[len(l.Group)+1:] }
+
+func (s *State) leaveGroup(op *LeaveGroup) error {
+	sess, err := s.live(op.SessionId)
+	if err != nil {
+		return err
+	}
+	g, err := s.group(op.Group)
+	if err != nil {
+		return err
+	}
+	if _, member := g.memberOf(sess); !member {
+		return nil
+	}
+	sess = s.own(sess)
+	sess.groups = slices.DeleteFunc(slices.Clone(sess.groups), func(name string) bool { return name == g.Name })
+	s.takeOut(g, sess)
+	for _, l := range s.groupLeases(g, sess) {
+		s.tell(l, noteOf(ByGroup, "left", ""))
+	}
+	s.notComing(sess, g.Name)
+	return nil
+}
+
+// takeOut takes a member out of a group.
+func (s *State) takeOut(g *group, sess *Session) {
+	g = s.raise(g)
+	m, _ := g.members.Delete(joinOrder(sess.Opening))
+	g.planners -= embedded(m)
+	s.memberKeys -= len(m.Keys)
+	s.refer(m.catalog, -1)
+	s.emit(Event{Type: EventGroupUpdated, Key: g.Name, Who: sess.Identity, Note: noteOf("", "left", "")})
+	s.setSources(g, g.sourcesWith(m.catalog, -1, false, nil, 0))
+}
+
+// leaveAll takes a session that has ended out of its groups, and as a successor
+// out of their leases.
+func (s *State) leaveAll(sess *Session) {
+	for _, name := range sess.groups {
+		g, _ := s.groups.Get(name)
+		s.takeOut(g, sess)
+	}
+	s.notComing(sess, "")
+}
+
+// notComing takes back that a session's instance was named a successor, in one
+// group or in all ("").
+func (s *State) notComing(sess *Session, group string) {
+	if sess.coming == nil {
+		return
+	}
+	for _, key := range sess.coming.Keys() {
+		l, _ := s.leases.Get(key)
+		if group != "" && l.Group != group {
+			continue
+		}
+		if _, live := s.sessions.Get(l.SessionID); live {
+			s.withoutSuccessor(l)
+		}
+	}
+}
+
+// withoutSuccessor takes back that a lease of a group has a named successor.
+// Its owner keeps it, unless it was asked to stop already.
+func (s *State) withoutSuccessor(l *Lease) {
+	note := noteOf(l.Note.By, l.Note.Reason, "")
+	switch l.State {
+	case Held:
+		s.changeLease(l, Held, noNote, EventWorkloadKept)
+	case Transferring:
+		s.changeLease(l, Transferring, note, EventLeaseTransferring)
+	case Revoked:
+		// Nothing that its holder acts on.
+		next := *l
+		next.Note = note
+		s.nameSuccessor(l, "")
+		s.putLease(&next)
+	}
+}

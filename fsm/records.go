@@ -57,6 +57,7 @@ func (v *View) writeRecords(put func(*fsmpb.Record)) {
 		e.fill(ledger.Ledger)
 		put(rec)
 	}
+	v.writeGroups(put)
 }
 
 func (c *cluster) record() *fsmpb.ClusterRecord {
@@ -170,6 +171,8 @@ func (l *Lease) fill(r *LeaseRecord) {
 	r.NodeId = l.Who.NodeID
 	r.Name = l.Who.Name
 	r.Asks = l.asks
+	r.Group = l.Group
+	r.Stuck = l.Stuck.record()
 }
 
 // LeaseOf is the reverse of Record.
@@ -186,6 +189,8 @@ func LeaseOf(r *LeaseRecord) *Lease {
 		ChangedRevision:  r.GetChangedRevision(),
 		LockDelay:        milliseconds(r.GetLockDelayMs()),
 		Note:             noteOf(r.GetBy(), r.GetReason(), r.GetSuccessor()),
+		Group:            r.GetGroup(),
+		Stuck:            stuckOf(r.GetStuck()),
 		asks:             r.GetAsks(),
 	}
 }

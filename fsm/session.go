@@ -68,6 +68,9 @@ func (s *Session) LeaseCount() int {
 	return s.leases.Len()
 }
 
+// Groups returns the names of the groups that the instance is a member of, sorted.
+func (s *Session) Groups() []string { return s.groups }
+
 // eligible reports whether a waiter of the session may be granted a lease.
 func (s *Session) eligible() bool { return s.Drain == nil && s.Cordon == nil }
 
@@ -136,10 +139,12 @@ func (s *State) live(id string) (*Session, error) {
 }
 
 // joinOrder sorts instances by (revision, position) of their opening.
-func joinOrder(o *Opening) string {
+func joinOrder(o *Opening) string { return placeOrder(EventID{o.Revision, o.Position}) }
+
+func placeOrder(id EventID) string {
 	var b [12]byte
-	binary.BigEndian.PutUint64(b[:], o.Revision)
-	binary.BigEndian.PutUint32(b[8:], o.Position)
+	binary.BigEndian.PutUint64(b[:], id.Revision)
+	binary.BigEndian.PutUint32(b[8:], id.Position)
 	return string(b[:])
 }
 
@@ -294,10 +299,15 @@ func (s *State) endSession(sess *Session, reason EndReason) {
 			s.dequeue(key, func(w *Waiter) bool { return w.SessionID == sess.ID })
 		}
 	}
+	if len(sess.groups) > 0 || sess.coming != nil {
+		s.leaveAll(sess)
+	}
 	if sess.leases != nil {
+		s.ending = sess
 		for _, l := range sess.leases.Values() {
 			s.endLease(l, reason, reason == EndExpired)
 		}
+		s.ending = nil
 	}
 }
 

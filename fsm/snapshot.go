@@ -12,11 +12,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A snapshot is: magic (8 bytes), state version (4, big endian), records (each a
+// A snapshot is: magic (8 bytes), state version (4, big endian; that of the
+// cluster, so that every member can read it), records (each a
 // varint of its length and a fsmpb.Record), the last of them an EndRecord with
 // the number of records before it, and the SHA-256 of all that. Records come in
-// the order of their field numbers, sorted within, so that equal states have
-// equal bytes.
+// the order of their field numbers, those of a client or a group after it, sorted
+// within, so that equal states have equal bytes.
 
 const (
 	snapshotMagic  = "MIWSNAP\x01"
@@ -83,7 +84,7 @@ func (sw *snapshotWriter) record(r *fsmpb.Record) {
 }
 
 func (v *View) write(sw *snapshotWriter) {
-	sw.write(binary.BigEndian.AppendUint32([]byte(snapshotMagic), Version))
+	sw.write(binary.BigEndian.AppendUint32([]byte(snapshotMagic), max(1, v.cluster.version)))
 	v.writeRecords(sw.record)
 	sw.record(&fsmpb.Record{Record: &fsmpb.Record_End{End: &fsmpb.EndRecord{Records: sw.records}}})
 }

@@ -65,8 +65,9 @@ type State struct {
 	position uint32 // of the last event
 	places   uint32 // of the last waiter, session or keyed command
 	outcome  *Outcome
-	touched  []topic // what changed, for watchers
-	got      place   // what the present command got, if it is an acquire
+	touched  []topic  // what changed, for watchers
+	got      place    // what the present command got, if it is an acquire
+	ending   *Session // whose leases are being ended
 }
 
 // Option sets up a State.
@@ -228,6 +229,38 @@ func (s *State) dispatch(op Op, r *Result) error {
 		return s.markInstance(op)
 	}
 	return s.dispatchGroup(op, r)
+}
+
+func (s *State) dispatchGroup(op Op, r *Result) error {
+	switch op := op.(type) {
+	case *PutCatalog:
+		return s.putCatalog(op)
+	case *PutGroup:
+		return s.putGroup(op)
+	case *JoinGroup:
+		return s.joinGroup(op)
+	case *LeaveGroup:
+		return s.leaveGroup(op)
+	case *PlanGroup:
+		return s.planGroup(op, r)
+	case *MoveWorkload:
+		return s.moveWorkload(op)
+	case *SetPin:
+		return s.setPin(op)
+	case *SetPause:
+		return s.setPause(op)
+	case *Prepared:
+		return s.prepared(op)
+	case *ForgetFailure:
+		return s.forgetFailure(op)
+	case *RecordJob:
+		return s.recordJob(op, r)
+	case *RecordOverlap:
+		return s.recordOverlap(op)
+	case *RecordStuck:
+		return s.recordStuck(op)
+	}
+	return Errorf(CodeInternal, "no rule for %T", op)
 }
 
 // otherTerm refuses a leader's decision under any term but its own: what was
