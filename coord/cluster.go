@@ -53,6 +53,11 @@ type Cluster interface {
 	// and marks a run as outstanding: the session is kept alive and the folder
 	// stays locked until Returned.
 	Begin(ctx context.Context, key string, token uint64) (run uint64, err error)
+	// Started says that the work of the run begins, Finished that it is over:
+	// before its lease is released, so that no other run can have begun yet.
+	// Between the two the work may do something, and may not elsewhere.
+	Started(run uint64)
+	Finished(run uint64)
 	// Stopping says that the run was told to stop.
 	Stopping(run uint64)
 	// Stuck says that the run did not return in time; stack is where it hangs.

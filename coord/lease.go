@@ -176,6 +176,7 @@ func (h *handle) release(ctx context.Context, l *Lease) error {
 	first := false
 	h.once.Do(func() {
 		first = true
+		l.c.Finished(h.run)
 		l.cancel(ErrReleased)
 		close(h.over)
 		h.alone.Wait()
@@ -318,6 +319,9 @@ func acquire(ctx context.Context, lo *lookout, key string, o acquireOptions) (*L
 		})
 		return nil, err
 	}
+	lo.c.Started(l.handle.run)
+	// What the caller does after the context has ended nobody knows.
+	context.AfterFunc(l.ctx, func() { lo.c.Finished(l.handle.run) })
 	l.handle.alone.Go(func() { l.keep(o) })
 	return l, nil
 }

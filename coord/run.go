@@ -62,6 +62,9 @@ func (e *run) do() {
 	}
 	e.begun = time.Now()
 	e.r.started(e.lease)
+	n := e.id.Load()
+	e.lease.c.Started(n)
+	defer e.lease.c.Finished(n)
 	e.err = e.guarded(func() error { return e.r.work(e.ctx, e.lease) })
 }
 

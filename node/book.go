@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -103,8 +104,10 @@ func (b *addressBook) keep(ctx context.Context, members func() []raft.Server) er
 		}
 		_ = pause(ctx, time.Second)
 		b.prune(members())
+		// The addresses are only a hint, but a folder that takes no file any more
+		// has lost what the node has promised, or soon will.
 		if err := b.save(); err != nil {
-			return nil // a hint only; the store speaks up about a broken disk
+			return fmt.Errorf("%w: %w", ErrStorage, cmp.Or(b.folder.check(), err))
 		}
 	}
 }

@@ -83,6 +83,13 @@ func (n *Node) Begin(ctx context.Context, key string, token uint64) (run uint64,
 	return n.lease.slots.begin(ctx, key, token)
 }
 
+// Started says that the work of the run begins now.
+func (n *Node) Started(run uint64) { n.lease.slots.started(run) }
+
+// Finished says that the work of the run is over; its lease is released only
+// after that.
+func (n *Node) Finished(run uint64) { n.lease.slots.finished(run) }
+
 // Stopping says that the run was told to stop.
 func (n *Node) Stopping(run uint64) { n.lease.slots.stopping(run) }
 

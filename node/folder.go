@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Names in the data folder.
@@ -77,6 +79,46 @@ func (f *folder) lockID() (dev, ino uint64, err error) {
 		return 0, 0, os.ErrClosed
 	}
 	return fileID(f.lock)
+}
+
+// folderLook is how often a node looks whether its folder is there.
+const folderLook = 5 * time.Second
+
+// watch returns an error once the folder is gone, is another one or can't be
+// written to. Open files go on working without it, so nothing else would tell
+// that what they take will not be there at the next start.
+func (f *folder) watch(ctx context.Context) error {
+	for {
+		if err := pause(ctx, folderLook); err != nil {
+			return nil
+		}
+		if err := f.check(); err != nil {
+			return fmt.Errorf("%w: %w", ErrStorage, err)
+		}
+	}
+}
+
+// check tells what is wrong with the folder, nil if nothing is.
+func (f *folder) check() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock == nil {
+		return nil // released: no concern of this node's any more
+	}
+	there, err := os.Stat(f.path(lockFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s was removed, or moved away, under the running node", f.dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%s can't be looked at: %w", f.dir, err)
+	}
+	if mine, err := f.lock.Stat(); err == nil && !os.SameFile(there, mine) {
+		return fmt.Errorf("%s was replaced by another under the running node", f.dir)
+	}
+	if err := writable(f.dir); err != nil {
+		return fmt.Errorf("%s can't be written to: %w", f.dir, err)
+	}
+	return nil
 }
 
 // release unlocks the folder.

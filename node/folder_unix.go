@@ -26,6 +26,9 @@ func lockExclusive(f *os.File) error {
 	}
 }
 
+// writable asks the kernel without writing anything.
+func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
+
 // fileID names the file that is open as f.
 func fileID(f *os.File) (dev, ino uint64, err error) {
 	st, err := f.Stat()

@@ -34,7 +34,7 @@ type KeepAliveAnswer struct {
 // this node that wait, the node's own and its clients', and answers them where
 // this node leads.
 type renewals struct {
-	self    string
+	self    holder
 	lead    leadership
 	call    caller
 	clock   clock
@@ -44,6 +44,8 @@ type renewals struct {
 	reader  *reader
 	margin  time.Duration
 	timeout time.Duration
+	runs    *runLog  // whose reports travel along
+	witness *witness // who takes them where this node leads
 
 	tenure *tenure
 
@@ -74,7 +76,7 @@ type confirmation struct {
 
 func newRenewals(cfg leaseConfig, r *rounds, l *lessor, rd *reader) *renewals {
 	return &renewals{
-		self:    cfg.self.nodeID,
+		self:    cfg.self,
 		lead:    cfg.lead,
 		call:    cfg.call,
 		clock:   cfg.clock,
@@ -154,8 +156,16 @@ func (r *renewals) fly() {
 		r.mu.Unlock()
 
 		ctx, cancel := context.WithTimeoutCause(r.tenure.context(), r.timeout, errSlowLeader)
+		q := &nodepb.KeepAliveRequest{SessionIds: b.ids}
+		report := r.runs.report()
+		if report != nil {
+			q.Report = report.msg
+		}
 		b.sent = r.clock.boot()
-		b.reply, b.err = r.deliver(ctx, &nodepb.KeepAliveRequest{SessionIds: b.ids})
+		b.reply, b.err = r.deliver(ctx, q)
+		if report != nil {
+			r.runs.answered(report, b.reply.GetReport())
+		}
 		cancel()
 		if b.err == nil && len(b.reply.Answers) != len(b.ids) {
 			b.err = fsm.Errorf(fsm.CodeInternal, "%d answers to %d keep-alives", len(b.reply.Answers), len(b.ids))
@@ -174,11 +184,14 @@ func (r *renewals) deliver(ctx context.Context, q *nodepb.KeepAliveRequest) (*no
 	switch leader := r.lead.leader(); leader {
 	case "":
 		return nil, fsm.Errorf(fsm.CodeNotReady, "no leader is known")
-	case r.self:
-		return r.handle(ctx, q)
+	case r.self.nodeID:
+		return r.handle(ctx, r.self.sender(), q)
 	default:
 		reply := new(nodepb.KeepAliveReply)
-		return reply, r.call.call(ctx, leader, methodKeepAlive, q, reply)
+		if err := r.call.call(ctx, leader, methodKeepAlive, q, reply); err != nil {
+			return nil, err
+		}
+		return reply, nil
 	}
 }
 
@@ -186,7 +199,7 @@ func (r *renewals) deliver(ctx context.Context, q *nodepb.KeepAliveRequest) (*no
 // first and the proof begins after that, so it covers the arrival: had a newer
 // leader existed then, it might have given the leases away while this node, who
 // has not heard of it, confirms them.
-func (r *renewals) handle(ctx context.Context, q *nodepb.KeepAliveRequest) (*nodepb.KeepAliveReply, error) {
+func (r *renewals) handle(ctx context.Context, from sender, q *nodepb.KeepAliveRequest) (*nodepb.KeepAliveReply, error) {
 	if len(q.SessionIds) == 0 || len(q.SessionIds) > maxRenewals {
 		return nil, fsm.Errorf(fsm.CodeInvalidArgument, "%d sessions in a keep-alive: 1 to %d are allowed", len(q.SessionIds), maxRenewals)
 	}
@@ -223,6 +236,7 @@ func (r *renewals) handle(ctx context.Context, q *nodepb.KeepAliveRequest) (*nod
 			a.TtlMs = s.TTL.Milliseconds()
 		}
 	}
+	reply.Report = r.witness.take(from, term, q.Report, arrived)
 	return reply, nil
 }
 

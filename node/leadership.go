@@ -45,4 +45,5 @@ const (
 	methodJoin         transport.Method = 7
 	methodStepDown     transport.Method = 8
 	methodCloseCrashed transport.Method = 9
+	methodReportRuns   transport.Method = 10
 )

@@ -9,7 +9,16 @@ import (
 
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node/nodepb"
+	"github.com/miwnode/miwnode/transport"
 )
+
+// sender is who has sent a message, by its greeting.
+type sender struct {
+	nodeID string
+	boot   uint64
+}
+
+func senderOf(peer transport.Identity) sender { return sender{peer.NodeID, peer.Boot} }
 
 // holder is who opens this node's session.
 type holder struct {
@@ -20,6 +29,8 @@ type holder struct {
 	zone       string
 	labels     map[string]string
 }
+
+func (h holder) sender() sender { return sender{h.nodeID, h.boot} }
 
 // leaseConfig is what the lease side is made of.
 type leaseConfig struct {
@@ -43,7 +54,8 @@ type leaseConfig struct {
 type observer struct {
 	renewed    func(took time.Duration) // a keep-alive, from its sending to its confirmation
 	stopped    func(took time.Duration) // a run, from being told to stop to its return
-	overlapped func()                   // a run returned after its key was granted to another instance
+	overlapped func()                   // two runs of one key, by the leader
+	gap        func(took time.Duration) // between two runs of one key, by the leader
 }
 
 func (o observer) sawRenewed(took time.Duration) {
@@ -55,6 +67,12 @@ func (o observer) sawRenewed(took time.Duration) {
 func (o observer) sawStopped(took time.Duration) {
 	if o.stopped != nil {
 		o.stopped(took)
+	}
+}
+
+func (o observer) sawGap(took time.Duration) {
+	if o.gap != nil {
+		o.gap(took)
 	}
 }
 
@@ -73,6 +91,8 @@ type leaseSide struct {
 	keeper   *sessionKeeper
 	slots    *slots
 	reader   *reader
+	witness  *witness
+	runs     *runLog
 }
 
 func newLeaseSide(cfg leaseConfig) leaseSide {
@@ -84,8 +104,12 @@ func newLeaseSide(cfg leaseConfig) leaseSide {
 	l.rounds = newRounds(cfg)
 	l.lessor = newLessor(cfg, l.proposer.duty)
 	l.reader = newReader(cfg, l.rounds)
+	l.witness = newWitness(cfg, l.proposer.duty)
+	l.runs = newRunLog(cfg, l.witness)
 	l.renewals = newRenewals(cfg, l.rounds, l.lessor, l.reader)
+	l.renewals.runs, l.renewals.witness = l.runs, l.witness
 	l.slots = newSlots(cfg, l.proposer.propose)
+	l.slots.runLog = l.runs
 	l.keeper = newSessionKeeper(cfg, l.proposer.propose, l.renewals, l.slots)
 	return l
 }
@@ -95,7 +119,7 @@ func newLeaseSide(cfg leaseConfig) leaseSide {
 func (l leaseSide) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		l.proposer.run, l.rounds.run, l.renewals.run, l.reader.run, l.slots.run, l.keeper.run,
+		l.proposer.run, l.rounds.run, l.renewals.run, l.reader.run, l.slots.run, l.keeper.run, l.runs.run,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}
@@ -107,22 +131,32 @@ func (l leaseSide) run(ctx context.Context) error {
 func (l leaseSide) applied(o *fsm.Outcome) {
 	l.lessor.applied(o)
 	l.slots.applied(o)
+	l.witness.applied(o)
 }
 
 // serve is the leader's duty of one term, from its barrier until ctx ends.
-func (l leaseSide) serve(ctx context.Context, term uint64) error { return l.lessor.serve(ctx, term) }
+func (l leaseSide) serve(ctx context.Context, term uint64) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.lessor.serve(ctx, term) })
+	g.Go(func() error { return l.witness.serve(ctx, term) })
+	return g.Wait()
+}
 
 // closeSession ends the node's session by a log entry and opens no other. The
 // node calls it when no run is outstanding.
 func (l leaseSide) closeSession(ctx context.Context) error { return l.keeper.close(ctx) }
 
-// handlePropose, handleKeepAlive, handleTerm and handleReadIndex answer peers.
-func (l leaseSide) handlePropose(ctx context.Context, q *nodepb.ProposeRequest) (*nodepb.ProposeReply, error) {
-	return l.proposer.handle(ctx, q)
+// The handlers answer peers; what a peer says of itself must fit its greeting.
+func (l leaseSide) handlePropose(ctx context.Context, peer transport.Identity, q *nodepb.ProposeRequest) (*nodepb.ProposeReply, error) {
+	return l.proposer.handle(ctx, senderOf(peer), q)
 }
 
-func (l leaseSide) handleKeepAlive(ctx context.Context, q *nodepb.KeepAliveRequest) (*nodepb.KeepAliveReply, error) {
-	return l.renewals.handle(ctx, q)
+func (l leaseSide) handleKeepAlive(ctx context.Context, peer transport.Identity, q *nodepb.KeepAliveRequest) (*nodepb.KeepAliveReply, error) {
+	return l.renewals.handle(ctx, senderOf(peer), q)
+}
+
+func (l leaseSide) handleReportRuns(_ context.Context, peer transport.Identity, q *nodepb.RunReport) (*nodepb.RunReply, error) {
+	return l.witness.handle(senderOf(peer), q)
 }
 
 func (l leaseSide) handleTerm(ctx context.Context, q *nodepb.TermRequest) (*nodepb.TermReply, error) {

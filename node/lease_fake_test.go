@@ -39,6 +39,7 @@ type fakeCluster struct {
 type fakeNode struct {
 	c       *fakeCluster
 	id      string
+	boot    uint64
 	clock   *TestClock
 	machine *fsm.Machine
 	lease   leaseSide
@@ -84,7 +85,7 @@ func newFakeCluster(t testing.TB, n int, opts ...fakeOption) *fakeCluster {
 }
 
 func (c *fakeCluster) addNode(i int, boot uint64, opts ...fakeOption) *fakeNode {
-	n := &fakeNode{c: c, id: fmt.Sprintf("n%d", i), clock: NewTestClock(1, time.Duration(i+1)*time.Hour), change: make(chan struct{})}
+	n := &fakeNode{c: c, id: fmt.Sprintf("n%d", i), boot: boot, clock: NewTestClock(1, time.Duration(i+1)*time.Hour), change: make(chan struct{})}
 	n.machine = fsm.NewMachine(fsm.MachineOptions{OnApplied: func(o *fsm.Outcome) { n.lease.applied(o) }})
 	cfg := leaseConfig{
 		self:   holder{nodeID: n.id, boot: boot, nonce: fmt.Sprintf("nonce%d", boot), instanceID: fmt.Sprintf("host:%d:i%d", boot, i)},
@@ -388,7 +389,7 @@ func (n *fakeNode) call(ctx context.Context, nodeID string, m transport.Method, 
 	if err := leg(n, to); err != nil {
 		return err
 	}
-	out, err := to.handle(ctx, m, proto.Clone(req))
+	out, err := to.handle(ctx, transport.Identity{NodeID: n.id, Boot: n.boot}, m, proto.Clone(req))
 	if lerr := leg(to, n); lerr != nil {
 		return lerr
 	}
@@ -404,12 +405,14 @@ func (n *fakeNode) call(ctx context.Context, nodeID string, m transport.Method, 
 	return nil
 }
 
-func (n *fakeNode) handle(ctx context.Context, m transport.Method, req proto.Message) (proto.Message, error) {
+func (n *fakeNode) handle(ctx context.Context, peer transport.Identity, m transport.Method, req proto.Message) (proto.Message, error) {
 	switch m {
 	case methodPropose:
-		return n.lease.handlePropose(ctx, req.(*nodepb.ProposeRequest))
+		return n.lease.handlePropose(ctx, peer, req.(*nodepb.ProposeRequest))
 	case methodKeepAlive:
-		return n.lease.handleKeepAlive(ctx, req.(*nodepb.KeepAliveRequest))
+		return n.lease.handleKeepAlive(ctx, peer, req.(*nodepb.KeepAliveRequest))
+	case methodReportRuns:
+		return n.lease.handleReportRuns(ctx, peer, req.(*nodepb.RunReport))
 	case methodTerm:
 		return n.lease.handleTerm(ctx, req.(*nodepb.TermRequest))
 	case methodReadIndex:

@@ -340,7 +340,8 @@ func TestPropose_Stop(t *testing.T) {
 func TestPropose_MalformedProposal(t *testing.T) {
 	p := &proposer{self: holder{nodeID: "n1", boot: 3}, clock: NewTestClock(1, 0), window: window{low: 1, next: 5}}
 	good := p.appendProposal(nil, 1, []*command{{seq: 2, body: []byte{1, 2}}, {seq: 300, body: nil}})
-	if err := checkProposal(good, 2); err != nil {
+	me := sender{"n1", 3}
+	if err := checkProposal(good, 2, me); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for name, bad := range map[string][]byte{
@@ -351,12 +352,25 @@ func TestPropose_MalformedProposal(t *testing.T) {
 		"not a record": {0x10, 1},
 		"field 6":      {0x0a, 2, 0x30, 1},
 	} {
-		if err := checkProposal(bad, 2); !errors.Is(err, fsm.ErrInvalidArgument) {
+		if err := checkProposal(bad, 2, me); !errors.Is(err, fsm.ErrInvalidArgument) {
 			t.Errorf("%s: %v, want ErrInvalidArgument", name, err)
 		}
 	}
-	if err := checkProposal(good, 3); !errors.Is(err, fsm.ErrInvalidArgument) {
+	if err := checkProposal(good, 3, me); !errors.Is(err, fsm.ErrInvalidArgument) {
 		t.Errorf("3 commands announced, 2 there: %v, want ErrInvalidArgument", err)
+	}
+	// A peer proposes in its own name only: request IDs are of a node's boot.
+	for _, other := range []sender{{"n2", 3}, {"n1", 2}, {"n1", 4}, {}} {
+		if err := checkProposal(good, 2, other); !errors.Is(err, fsm.ErrPermissionDenied) {
+			t.Errorf("from %+v: %v, want ErrPermissionDenied", other, err)
+		}
+	}
+	// A field that is given twice counts as it is decoded: the last.
+	twice := append([]byte{}, good...)
+	twice = append(twice, 0x0a, 2, 'n', '2') // node_id again, inside the proposal
+	twice[1] += 4
+	if err := checkProposal(twice, 2, me); !errors.Is(err, fsm.ErrPermissionDenied) {
+		t.Errorf("another name hidden behind the right one: %v, want ErrPermissionDenied", err)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestScenario_LeaseRules(t *testing.T) {
 			old.clock.Thaw()
 			c.heal(old)
 			for _, id := range ids[1:] {
-				reply, err := old.lease.handleKeepAlive(timeoutIn(t, 2*time.Second), &nodepb.KeepAliveRequest{SessionIds: []string{id}})
+				reply, err := old.lease.handleKeepAlive(timeoutIn(t, 2*time.Second), transport.Identity{NodeID: old.id, Boot: old.boot}, &nodepb.KeepAliveRequest{SessionIds: []string{id}})
 				if err == nil {
 					t.Errorf("a keep-alive was confirmed by a leader that was replaced 8s ago: %v", reply)
 				}

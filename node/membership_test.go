@@ -35,6 +35,19 @@ func acquire(t *testing.T, c *nodetest.Cluster, i int, key string) uint64 {
 	return r.Token
 }
 
+// submit has node i commit op and fails the test unless it was done.
+func submit(t *testing.T, c *nodetest.Cluster, i int, op fsm.Op) *fsm.Result {
+	t.Helper()
+	r, err := c.Node(i).Submit(c.Context(20*time.Second), op)
+	if err == nil {
+		err = fsm.ResultErr(r)
+	}
+	if err != nil {
+		t.Fatalf("node %d: %T: %v\n%s", i, op, err, c.Describe())
+	}
+	return r
+}
+
 // holderOf is the node that holds the key in node i's copy, -1 for none.
 func holderOf(c *nodetest.Cluster, i int, key string) int {
 	l, ok := c.Node(i).View().Lease(key)

@@ -24,12 +24,7 @@ type metrics struct {
 	stop     prometheus.Histogram
 	overlaps prometheus.Counter
 	duties   *prometheus.CounterVec
-
-	ends map[string]int64 // stamps of ends without a next grant yet; of the apply goroutine
 }
-
-// maxEnds bounds the memory for gaps: beyond it they are not measured.
-const maxEnds = 10_000
 
 // fast are buckets for what takes between a tenth of a millisecond and seconds.
 var fast = prometheus.ExponentialBuckets(0.0001, 2.5, 12)
@@ -44,7 +39,7 @@ func newMetrics(n *Node) *metrics {
 			Name: "miw_lease_ended_total", Help: "Leases that ended in this node's copy since it started, by reason.",
 		}, []string{"reason"}),
 		gap: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "miw_handover_gap_seconds", Help: "From the end of a grant to the next grant of the same key, by the leader's stamps.", Buckets: fast,
+			Name: "miw_handover_gap_seconds", Help: "From the end of a run to the start of the next of the same key, where that waited already; measured by the leader.", Buckets: fast,
 		}),
 		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "miw_apply_seconds", Help: "Applying one entry of the log.", Buckets: prometheus.ExponentialBuckets(0.000002, 3, 12),
@@ -62,9 +57,8 @@ func newMetrics(n *Node) *metrics {
 			Name: "miw_worker_stop_seconds", Help: "Runs of this process, from being told to stop to their return.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 12),
 		}),
 		overlaps: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "miw_overlap_total", Help: "Runs of this process that returned after their key was granted to another instance.",
+			Name: "miw_overlap_total", Help: "Pairs of runs of one key that certainly overlapped, found by this node while it led.",
 		}),
-		ends: make(map[string]int64),
 	}
 	m.reg.MustRegister(m.grants, m.ended, m.gap, m.apply, m.commit, m.renew, m.stop, m.overlaps, m.duties, &present{n: n})
 	return m
@@ -79,14 +73,7 @@ func (m *metrics) applied(o *fsm.Outcome) {
 		switch e.Type {
 		case fsm.EventLeaseGranted:
 			m.grants.Inc()
-			if at, ok := m.ends[e.Key]; ok {
-				delete(m.ends, e.Key)
-				m.gap.Observe(max(0, time.Duration(e.At-at)).Seconds())
-			}
 		case fsm.EventLeaseEnded:
-			if len(m.ends) < maxEnds {
-				m.ends[e.Key] = e.At
-			}
 			m.ended.WithLabelValues(e.EndReason.String()).Inc()
 		}
 	}
@@ -106,12 +93,13 @@ var (
 	descHeld     = prometheus.NewDesc("miw_lease_held", "Leases held by this node's instance.", nil, nil)
 	descStuck    = prometheus.NewDesc("miw_stuck", "Runs of this process that did not return in time.", nil, nil)
 	descRenewAge = prometheus.NewDesc("miw_renew_age_seconds", "Since the sending of the newest confirmed keep-alive of this node's session.", nil, nil)
+	descDoubt    = prometheus.NewDesc("miw_observer_uncertainty_seconds", "By how much an instant of another node's clock may be off at most, on the leader while nodes report runs.", nil, nil)
 	descReady    = prometheus.NewDesc("miw_ready", "1 if the node knows a leader and its copy is caught up.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (p *present) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady, descRenewAge} {
+	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady, descRenewAge, descDoubt} {
 		ch <- d
 	}
 }
@@ -145,6 +133,9 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 	gauge(descHeld, float64(held))
 	if age, ok := n.lease.keeper.renewAge(); ok {
 		gauge(descRenewAge, age.Seconds())
+	}
+	if doubt, ok := n.lease.witness.uncertainty(); ok {
+		gauge(descDoubt, doubt.Seconds())
 	}
 	stuck := 0
 	for _, r := range n.Runs() {

@@ -116,7 +116,7 @@ func (n *Node) assemble() (err error) {
 		},
 		timing: cfg.Timing, clock: n.clock, log: n.log, machine: n.machine, lead: n.raft, call: caller(n),
 		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects,
-		observe: observer{renewed: observed(n.metrics.renew), stopped: observed(n.metrics.stop), overlapped: n.metrics.overlaps.Inc},
+		observe: observer{renewed: observed(n.metrics.renew), stopped: observed(n.metrics.stop), overlapped: n.metrics.overlaps.Inc, gap: observed(n.metrics.gap)},
 	})
 	n.table = n.methods()
 	return nil
@@ -139,6 +139,7 @@ func (n *Node) steps(bg *background) []step {
 		{"calls", func(context.Context) error { n.trans.Load().Serve(n.dispatch); return nil }, nil},
 		{"gossip", func(context.Context) error { return nil }, n.members.stopGossip}, // started by membership
 		{"background", func(context.Context) error {
+			bg.run("data folder", n.folder.watch)
 			bg.run("address book", func(ctx context.Context) error { return n.book.keep(ctx, n.raft.servers) })
 			bg.run("lease side", n.lease.run)
 			bg.run("leadership", n.lead)

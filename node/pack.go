@@ -78,10 +78,12 @@ func (p *proposer) appendProposal(dst []byte, version uint32, commands []*comman
 	return protowire.AppendVarint(dst, uint64(version))
 }
 
-// checkProposal tells whether batch is exactly one proposal of n commands. What
-// is in the commands is not looked at: the peer has checked them, and each is
+// checkProposal tells whether batch is exactly one proposal of n commands, made
+// by the one who sends it: request IDs are of a boot of a node, so whoever could
+// use another's could answer its commands before they are made. What is in the
+// commands is not looked at: the peer has checked them, and each is
 // checked again when it is applied.
-func checkProposal(batch []byte, n uint32) error {
+func checkProposal(batch []byte, n uint32, from sender) error {
 	bad := fsm.Errorf(fsm.CodeInvalidArgument, "not one proposal of %d commands", n)
 	num, typ, tag := protowire.ConsumeTag(batch)
 	if tag < 0 || num != batchProposals || typ != protowire.BytesType {
@@ -91,22 +93,40 @@ func checkProposal(batch []byte, n uint32) error {
 	if size < 0 || tag+size != len(batch) {
 		return bad
 	}
-	for count := uint32(0); ; {
-		if len(inner) == 0 {
-			if count != n || n == 0 {
-				return bad
-			}
-			return nil
-		}
+	var by sender
+	count := uint32(0)
+	for len(inner) > 0 {
 		num, _, size := protowire.ConsumeField(inner)
 		if size < 0 || num < proposalNode || num > proposalVersion {
 			return bad
 		}
-		if num == proposalCommands {
+		_, _, tag := protowire.ConsumeTag(inner)
+		// The last one counts, as when it is decoded.
+		switch num {
+		case proposalNode:
+			node, size := protowire.ConsumeString(inner[tag:])
+			if size < 0 {
+				return bad
+			}
+			by.nodeID = node
+		case proposalBoot:
+			boot, size := protowire.ConsumeVarint(inner[tag:])
+			if size < 0 {
+				return bad
+			}
+			by.boot = boot
+		case proposalCommands:
 			count++
 		}
 		inner = inner[size:]
 	}
+	switch {
+	case count != n || n == 0:
+		return bad
+	case by != from:
+		return fsm.Errorf(fsm.CodePermissionDenied, "boot %d of node %s proposes in the name of boot %d of node %s", from.boot, from.nodeID, by.boot, by.nodeID)
+	}
+	return nil
 }
 
 // peerQueue is what waits at the leader for other nodes, and its own duties.
@@ -176,11 +196,11 @@ func (p *proposer) submit(ctx context.Context, c *chunk) (chunkReply, error) {
 
 // handle takes the commands of another node where this one leads. A node that
 // has won its election but not applied its barrier keeps them until it has.
-func (p *proposer) handle(ctx context.Context, q *nodepb.ProposeRequest) (*nodepb.ProposeReply, error) {
+func (p *proposer) handle(ctx context.Context, from sender, q *nodepb.ProposeRequest) (*nodepb.ProposeReply, error) {
 	if len(q.Batch) > maxEntryBytes {
 		return nil, fsm.Errorf(fsm.CodeInvalidArgument, "a proposal of %d bytes: at most %d are allowed", len(q.Batch), maxEntryBytes)
 	}
-	if err := checkProposal(q.Batch, q.Commands); err != nil {
+	if err := checkProposal(q.Batch, q.Commands, from); err != nil {
 		return nil, err
 	}
 	if _, ok := p.lead.leading(); !ok {
@@ -360,7 +380,7 @@ func (p *proposer) send(ctx context.Context, leader string, q *nodepb.ProposeReq
 	switch {
 	case err == nil:
 		p.failures = 0
-	case errors.Is(err, fsm.ErrInvalidArgument):
+	case errors.Is(err, fsm.ErrInvalidArgument), errors.Is(err, fsm.ErrPermissionDenied):
 		for _, c := range commands {
 			p.answer(c, commandReply{err: err})
 		}

@@ -36,8 +36,8 @@ func anybody[Q, R proto.Message](f func(context.Context, Q) (R, error)) func(con
 // methods is the table of what this node answers.
 func (n *Node) methods() map[transport.Method]handler {
 	return map[transport.Method]handler{
-		methodPropose:      handle(anybody(n.lease.handlePropose)),
-		methodKeepAlive:    handle(anybody(n.lease.handleKeepAlive)),
+		methodPropose:      handle(n.lease.handlePropose),
+		methodKeepAlive:    handle(n.lease.handleKeepAlive),
 		methodTerm:         handle(anybody(n.lease.handleTerm)),
 		methodReadIndex:    handle(anybody(n.lease.handleReadIndex)),
 		methodDiscover:     handle(n.members.handleDiscover),
@@ -45,6 +45,7 @@ func (n *Node) methods() map[transport.Method]handler {
 		methodJoin:         handle(n.members.handleJoin),
 		methodStepDown:     handle(anybody(n.handleStepDown)),
 		methodCloseCrashed: handle(n.handleCloseCrashed),
+		methodReportRuns:   handle(n.lease.handleReportRuns),
 	}
 }
 

@@ -29,6 +29,8 @@ type Defects struct {
 	VerifyLeaderProof bool
 	// AckBeforeCommit: a command is answered when it is queued.
 	AckBeforeCommit bool
+	// DoubleRun: work that another instance is granted begins here, too.
+	DoubleRun bool
 
 	FSM fsm.Defects
 }

@@ -45,6 +45,8 @@ type slots struct {
 	log     *slog.Logger
 	wake    chan struct{}
 	observe observer
+	runLog  *runLog
+	double  bool // a planted defect
 	// onReturn is called after each return, without a lock.
 	onReturn func()
 
@@ -66,7 +68,6 @@ type slot struct {
 	stopping time.Duration // 0 = not told
 	stuck    time.Duration // 0 = not
 	stack    string
-	taken    bool          // the grant ended before this process released it
 	free     chan struct{} // closed by returned
 }
 
@@ -84,6 +85,7 @@ func newSlots(cfg leaseConfig, propose proposeFunc) *slots {
 		log:     cfg.log,
 		wake:    make(chan struct{}, 1),
 		observe: cfg.observe,
+		double:  cfg.defects.DoubleRun,
 		claims:  map[string]map[string]int{},
 		taken:   map[string]*slot{},
 		runsOf:  map[uint64]*slot{},
@@ -155,9 +157,8 @@ func (s *slots) ours(lease *fsm.Lease) bool {
 // applied looks at the grants of an entry. It is called on the apply goroutine.
 func (s *slots) applied(o *fsm.Outcome) {
 	for _, e := range o.Events {
-		if e.Type == fsm.EventLeaseEnded {
-			s.ended(e)
-			continue
+		if s.double {
+			s.runToo(e)
 		}
 		if e.Type != fsm.EventLeaseGranted || e.Who == nil || e.Who.InstanceID != s.self.instanceID {
 			continue
@@ -170,19 +171,15 @@ func (s *slots) applied(o *fsm.Outcome) {
 	}
 }
 
-// ended notes that the grant of a run ended without being released by this
-// process. Who runs work releases first and tells of the return after it, so a
-// newer grant alone is no overlap.
-func (s *slots) ended(e *fsm.Event) {
-	if e.EndReason == fsm.EndReleased || e.EndReason == fsm.EndMoved {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// A revoked lease that its holder releases ends as revoked, too: it was
-	// taken from a run that hung.
-	if x := s.taken[e.Key]; x != nil && x.token == e.Token && (e.EndReason != fsm.EndRevoked || x.stuck != 0) {
-		x.taken = true
+// runToo is the planted defect: it has a run of its own wherever another
+// instance has one. The runs' numbers are far from those of begin.
+func (s *slots) runToo(e *fsm.Event) {
+	switch {
+	case e.Who == nil || e.Who.InstanceID == s.self.instanceID:
+	case e.Type == fsm.EventLeaseGranted:
+		s.runLog.started(1<<63|e.Token, e.Key, e.Token)
+	case e.Type == fsm.EventLeaseEnded:
+		s.runLog.finished(1<<63 | e.Token)
 	}
 }
 
@@ -298,6 +295,19 @@ func (s *slots) begin(ctx context.Context, key string, token uint64) (run uint64
 	return x.run, nil
 }
 
+// started says that the work of the run begins now, finished that it is over.
+// Between the two the work may run; the slot is taken for longer.
+func (s *slots) started(run uint64) {
+	s.mu.Lock()
+	x := s.runsOf[run]
+	s.mu.Unlock()
+	if x != nil {
+		s.runLog.started(run, x.key, x.token)
+	}
+}
+
+func (s *slots) finished(run uint64) { s.runLog.finished(run) }
+
 func (s *slots) stopping(run uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -327,10 +337,8 @@ func (s *slots) returned(run uint64) {
 		}
 		if lease, ok := s.machine.View().Lease(x.key); ok {
 			s.check(lease)
-			if x.taken && lease.Token > x.token && lease.State != fsm.Barred && lease.Who.InstanceID != s.self.instanceID {
-				s.observe.sawOverlap()
-			}
 		}
+		s.runLog.dropped(run)
 		if x.stopping != 0 {
 			s.observe.sawStopped(s.clock.boot() - x.stopping)
 		}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node"
 	"github.com/miwnode/miwnode/node/nodetest"
 )
@@ -50,7 +51,7 @@ func TestNode_Status(t *testing.T) {
 			for _, m := range members {
 				j := c.Index(m.NodeID)
 				if m.Addr != c.Node(j).Addr() || m.APIAddr != "api" || m.Zone != string(rune('x'+j)) || m.Labels["k"] != "v" || !m.Voter ||
-					m.Leader != (j == leader) || m.Gossip != "alive" || m.Version != 1 || m.LastContact > time.Second {
+					m.Leader != (j == leader) || m.Gossip != "alive" || m.Version != fsm.Version || m.LastContact > time.Second {
 					t.Errorf("node %d knows of node %d: %+v", i, j, m)
 				}
 			}
@@ -87,9 +88,34 @@ func TestNode_Metrics(t *testing.T) {
 		c.Crash(0)
 		c.Start(0)
 		c.WaitReady()
-		_ = session
-		acquire(t, c, 0, "k")
+		token := acquire(t, c, 0, "k")
+		// Another holder waits; its run follows after 20 ms.
+		n := c.Node(0)
+		if session, err = n.Session(c.Context(time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		defer n.Claim("k", "next")()
+		run, err := n.Begin(c.Context(time.Second), "k", token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Started(run)
+		submit(t, c, 0, &fsm.Acquire{Key: "k", SessionId: session, Holder: "next", Wait: true})
+		n.Finished(run)
+		time.Sleep(20 * time.Millisecond)
+		submit(t, c, 0, &fsm.Release{Key: "k", SessionId: session, Token: token})
+		n.Returned(run)
+		next, ok := n.View().Lease("k")
+		if !ok || next.Token <= token {
+			t.Fatalf("not passed on: %+v", next)
+		}
+		if run, err = n.Begin(c.Context(time.Second), "k", next.Token); err != nil {
+			t.Fatal(err)
+		}
+		n.Started(run)
 		time.Sleep(5 * time.Second)
+		n.Finished(run)
+		n.Returned(run)
 		families, err := c.Node(0).Metrics().Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -104,11 +130,12 @@ func TestNode_Metrics(t *testing.T) {
 					got[f.GetName()] += m.Counter.GetValue()
 				case m.Histogram != nil:
 					got[f.GetName()] += float64(m.Histogram.GetSampleCount())
+					got[f.GetName()+" sum"] += m.Histogram.GetSampleSum()
 				}
 			}
 		}
 		for name, want := range map[string]float64{
-			"miw_lease_held": 1, "miw_lease_grants_total": 2, "miw_lease_ended_total": 1, "miw_handover_gap_seconds": 1, "miw_overlap_total": 0,
+			"miw_lease_held": 1, "miw_lease_grants_total": 3, "miw_lease_ended_total": 2, "miw_handover_gap_seconds": 1, "miw_overlap_total": 0,
 			"miw_worker_stop_seconds": 0, "miw_stuck": 0, "miw_quorum_ok": 1, "miw_is_leader": 1, "miw_members": 1,
 		} {
 			if v, ok := got[name]; !ok || v != want {
@@ -119,6 +146,12 @@ func TestNode_Metrics(t *testing.T) {
 			if got[name] <= 0 {
 				t.Errorf("%s is %v", name, got[name])
 			}
+		}
+		if sum := got["miw_handover_gap_seconds sum"]; sum < 0.020 || sum > 0.030 {
+			t.Errorf("the gap is %vs, want 20ms and the commit", sum)
+		}
+		if v, ok := got["miw_observer_uncertainty_seconds"]; !ok || v > 0.001 {
+			t.Errorf("miw_observer_uncertainty_seconds is %v (there: %t), want next to nothing on one node", v, ok)
 		}
 	})
 }

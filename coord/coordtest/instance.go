@@ -31,6 +31,7 @@ type Run struct {
 	ID       uint64
 	Key      string
 	Token    uint64
+	Working  bool // between Started and Finished
 	Stopping bool
 	Stuck    bool
 	Stack    string

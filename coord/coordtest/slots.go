@@ -120,6 +120,12 @@ func (i *Instance) Begin(ctx context.Context, key string, token uint64) (uint64,
 	}
 }
 
+// Started says that the work of the run begins, Finished that it is over.
+func (i *Instance) Started(run uint64) { i.slots.note(run, func(r *Run) { r.Working = true }) }
+
+// Finished says that the work of the run is over.
+func (i *Instance) Finished(run uint64) { i.slots.note(run, func(r *Run) { r.Working = false }) }
+
 // Stopping says that the run was told to stop.
 func (i *Instance) Stopping(run uint64) { i.slots.note(run, func(r *Run) { r.Stopping = true }) }
 

@@ -133,6 +133,7 @@ func (x *ProposeReply) GetResults() []*fsmpb.Result {
 type KeepAliveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SessionIds    []string               `protobuf:"bytes,1,rep,name=session_ids,json=sessionIds,proto3" json:"session_ids,omitempty"`
+	Report        *RunReport             `protobuf:"bytes,2,opt,name=report,proto3" json:"report,omitempty"` // of the sender's runs, while it has any
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -174,10 +175,18 @@ func (x *KeepAliveRequest) GetSessionIds() []string {
 	return nil
 }
 
+func (x *KeepAliveRequest) GetReport() *RunReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
 type KeepAliveReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Revision      uint64                 `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
 	Answers       []*SessionAnswer       `protobuf:"bytes,2,rep,name=answers,proto3" json:"answers,omitempty"` // in the order of the request
+	Report        *RunReply              `protobuf:"bytes,3,opt,name=report,proto3" json:"report,omitempty"`   // none: the report was not taken
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -222,6 +231,13 @@ func (x *KeepAliveReply) GetRevision() uint64 {
 func (x *KeepAliveReply) GetAnswers() []*SessionAnswer {
 	if x != nil {
 		return x.Answers
+	}
+	return nil
+}
+
+func (x *KeepAliveReply) GetReport() *RunReply {
+	if x != nil {
+		return x.Report
 	}
 	return nil
 }
@@ -1074,6 +1090,254 @@ func (x *CloseCrashedReply) GetClosed() bool {
 	return false
 }
 
+// RunReport tells the leader of the runs of work in the sender's process; it
+// travels with keep-alives or by itself. Instants are nanoseconds of the
+// sender's boot clock. What a report does not mention has not changed: a run
+// that was reported and is not said to be over still runs at sent.
+type RunReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`   // of the leader that has all that was acknowledged, 0 = of none
+	Seq           uint64                 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`     // grows with each report of one boot
+	Epoch         uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"` // raised when the sender was held up: nothing from before counts
+	Sent          int64                  `protobuf:"varint,4,opt,name=sent,proto3" json:"sent,omitempty"`
+	Partial       bool                   `protobuf:"varint,5,opt,name=partial,proto3" json:"partial,omitempty"`                               // there is more to say than fits
+	EchoSeq       uint64                 `protobuf:"varint,6,opt,name=echo_seq,json=echoSeq,proto3" json:"echo_seq,omitempty"`                // the newest report that this leader has answered, 0 = none
+	EchoReceived  int64                  `protobuf:"varint,7,opt,name=echo_received,json=echoReceived,proto3" json:"echo_received,omitempty"` // and when its answer came
+	Runs          []*RunInterval         `protobuf:"bytes,8,rep,name=runs,proto3" json:"runs,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,9,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"` // with runs
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunReport) Reset() {
+	*x = RunReport{}
+	mi := &file_node_nodepb_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunReport) ProtoMessage() {}
+
+func (x *RunReport) ProtoReflect() protoreflect.Message {
+	mi := &file_node_nodepb_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunReport.ProtoReflect.Descriptor instead.
+func (*RunReport) Descriptor() ([]byte, []int) {
+	return file_node_nodepb_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *RunReport) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *RunReport) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *RunReport) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *RunReport) GetSent() int64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
+func (x *RunReport) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *RunReport) GetEchoSeq() uint64 {
+	if x != nil {
+		return x.EchoSeq
+	}
+	return 0
+}
+
+func (x *RunReport) GetEchoReceived() int64 {
+	if x != nil {
+		return x.EchoReceived
+	}
+	return 0
+}
+
+func (x *RunReport) GetRuns() []*RunInterval {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *RunReport) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+type RunInterval struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           uint64                 `protobuf:"varint,1,opt,name=run,proto3" json:"run,omitempty"`
+	Key           string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	Start         int64                  `protobuf:"varint,4,opt,name=start,proto3" json:"start,omitempty"`
+	End           int64                  `protobuf:"varint,5,opt,name=end,proto3" json:"end,omitempty"` // if over
+	Over          bool                   `protobuf:"varint,6,opt,name=over,proto3" json:"over,omitempty"`
+	Unknown       bool                   `protobuf:"varint,7,opt,name=unknown,proto3" json:"unknown,omitempty"` // it is over, but nobody knows since when
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunInterval) Reset() {
+	*x = RunInterval{}
+	mi := &file_node_nodepb_node_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunInterval) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunInterval) ProtoMessage() {}
+
+func (x *RunInterval) ProtoReflect() protoreflect.Message {
+	mi := &file_node_nodepb_node_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunInterval.ProtoReflect.Descriptor instead.
+func (*RunInterval) Descriptor() ([]byte, []int) {
+	return file_node_nodepb_node_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RunInterval) GetRun() uint64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *RunInterval) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RunInterval) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RunInterval) GetStart() int64 {
+	if x != nil {
+		return x.Start
+	}
+	return 0
+}
+
+func (x *RunInterval) GetEnd() int64 {
+	if x != nil {
+		return x.End
+	}
+	return 0
+}
+
+func (x *RunInterval) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
+func (x *RunInterval) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+type RunReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Term          uint64                 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RunReply) Reset() {
+	*x = RunReply{}
+	mi := &file_node_nodepb_node_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RunReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RunReply) ProtoMessage() {}
+
+func (x *RunReply) ProtoReflect() protoreflect.Message {
+	mi := &file_node_nodepb_node_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RunReply.ProtoReflect.Descriptor instead.
+func (*RunReply) Descriptor() ([]byte, []int) {
+	return file_node_nodepb_node_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *RunReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
 var File_node_nodepb_node_proto protoreflect.FileDescriptor
 
 const file_node_nodepb_node_proto_rawDesc = "" +
@@ -1084,13 +1348,15 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\bcommands\x18\x02 \x01(\rR\bcommands\"\\\n" +
 	"\fProposeReply\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x120\n" +
-	"\aresults\x18\x02 \x03(\v2\x16.miwnode.fsm.v1.ResultR\aresults\"3\n" +
+	"\aresults\x18\x02 \x03(\v2\x16.miwnode.fsm.v1.ResultR\aresults\"g\n" +
 	"\x10KeepAliveRequest\x12\x1f\n" +
 	"\vsession_ids\x18\x01 \x03(\tR\n" +
-	"sessionIds\"f\n" +
+	"sessionIds\x122\n" +
+	"\x06report\x18\x02 \x01(\v2\x1a.miwnode.node.v1.RunReportR\x06report\"\x99\x01\n" +
 	"\x0eKeepAliveReply\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x128\n" +
-	"\aanswers\x18\x02 \x03(\v2\x1e.miwnode.node.v1.SessionAnswerR\aanswers\"e\n" +
+	"\aanswers\x18\x02 \x03(\v2\x1e.miwnode.node.v1.SessionAnswerR\aanswers\x121\n" +
+	"\x06report\x18\x03 \x01(\v2\x19.miwnode.node.v1.RunReplyR\x06report\"e\n" +
 	"\rSessionAnswer\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12)\n" +
 	"\x10changed_revision\x18\x02 \x01(\x04R\x0fchangedRevision\x12\x15\n" +
@@ -1145,7 +1411,28 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\anode_id\x18\x02 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\"+\n" +
 	"\x11CloseCrashedReply\x12\x16\n" +
-	"\x06closed\x18\x01 \x01(\bR\x06closedB(Z&github.com/miwnode/miwnode/node/nodepbb\x06proto3"
+	"\x06closed\x18\x01 \x01(\bR\x06closed\"\x88\x02\n" +
+	"\tRunReport\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x10\n" +
+	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x14\n" +
+	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04sent\x18\x04 \x01(\x03R\x04sent\x12\x18\n" +
+	"\apartial\x18\x05 \x01(\bR\apartial\x12\x19\n" +
+	"\becho_seq\x18\x06 \x01(\x04R\aechoSeq\x12#\n" +
+	"\recho_received\x18\a \x01(\x03R\fechoReceived\x120\n" +
+	"\x04runs\x18\b \x03(\v2\x1c.miwnode.node.v1.RunIntervalR\x04runs\x12\x1f\n" +
+	"\vinstance_id\x18\t \x01(\tR\n" +
+	"instanceId\"\x9d\x01\n" +
+	"\vRunInterval\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\x04R\x03run\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x14\n" +
+	"\x05start\x18\x04 \x01(\x03R\x05start\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\x03R\x03end\x12\x12\n" +
+	"\x04over\x18\x06 \x01(\bR\x04over\x12\x18\n" +
+	"\aunknown\x18\a \x01(\bR\aunknown\"\x1e\n" +
+	"\bRunReply\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04termB(Z&github.com/miwnode/miwnode/node/nodepbb\x06proto3"
 
 var (
 	file_node_nodepb_node_proto_rawDescOnce sync.Once
@@ -1159,7 +1446,7 @@ func file_node_nodepb_node_proto_rawDescGZIP() []byte {
 	return file_node_nodepb_node_proto_rawDescData
 }
 
-var file_node_nodepb_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_node_nodepb_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_node_nodepb_node_proto_goTypes = []any{
 	(*ProposeRequest)(nil),      // 0: miwnode.node.v1.ProposeRequest
 	(*ProposeReply)(nil),        // 1: miwnode.node.v1.ProposeReply
@@ -1181,21 +1468,27 @@ var file_node_nodepb_node_proto_goTypes = []any{
 	(*StepDownReply)(nil),       // 17: miwnode.node.v1.StepDownReply
 	(*CloseCrashedRequest)(nil), // 18: miwnode.node.v1.CloseCrashedRequest
 	(*CloseCrashedReply)(nil),   // 19: miwnode.node.v1.CloseCrashedReply
-	(*fsmpb.Result)(nil),        // 20: miwnode.fsm.v1.Result
+	(*RunReport)(nil),           // 20: miwnode.node.v1.RunReport
+	(*RunInterval)(nil),         // 21: miwnode.node.v1.RunInterval
+	(*RunReply)(nil),            // 22: miwnode.node.v1.RunReply
+	(*fsmpb.Result)(nil),        // 23: miwnode.fsm.v1.Result
 }
 var file_node_nodepb_node_proto_depIdxs = []int32{
-	20, // 0: miwnode.node.v1.ProposeReply.results:type_name -> miwnode.fsm.v1.Result
-	4,  // 1: miwnode.node.v1.KeepAliveReply.answers:type_name -> miwnode.node.v1.SessionAnswer
-	11, // 2: miwnode.node.v1.DiscoverRequest.self:type_name -> miwnode.node.v1.Peer
-	11, // 3: miwnode.node.v1.DiscoverRequest.known:type_name -> miwnode.node.v1.Peer
-	11, // 4: miwnode.node.v1.DiscoverReply.self:type_name -> miwnode.node.v1.Peer
-	11, // 5: miwnode.node.v1.DiscoverReply.known:type_name -> miwnode.node.v1.Peer
-	11, // 6: miwnode.node.v1.PromiseRequest.members:type_name -> miwnode.node.v1.Peer
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	23, // 0: miwnode.node.v1.ProposeReply.results:type_name -> miwnode.fsm.v1.Result
+	20, // 1: miwnode.node.v1.KeepAliveRequest.report:type_name -> miwnode.node.v1.RunReport
+	4,  // 2: miwnode.node.v1.KeepAliveReply.answers:type_name -> miwnode.node.v1.SessionAnswer
+	22, // 3: miwnode.node.v1.KeepAliveReply.report:type_name -> miwnode.node.v1.RunReply
+	11, // 4: miwnode.node.v1.DiscoverRequest.self:type_name -> miwnode.node.v1.Peer
+	11, // 5: miwnode.node.v1.DiscoverRequest.known:type_name -> miwnode.node.v1.Peer
+	11, // 6: miwnode.node.v1.DiscoverReply.self:type_name -> miwnode.node.v1.Peer
+	11, // 7: miwnode.node.v1.DiscoverReply.known:type_name -> miwnode.node.v1.Peer
+	11, // 8: miwnode.node.v1.PromiseRequest.members:type_name -> miwnode.node.v1.Peer
+	21, // 9: miwnode.node.v1.RunReport.runs:type_name -> miwnode.node.v1.RunInterval
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_node_nodepb_node_proto_init() }
@@ -1209,7 +1502,7 @@ func file_node_nodepb_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_nodepb_node_proto_rawDesc), len(file_node_nodepb_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
