@@ -81,7 +81,7 @@ func promises(p coord.Problem, a coord.Assignment) error {
 	for i, in := range p.Instances {
 		room[i] = 1e300
 		if in.Capacity > 0 {
-			room[i] = in.Capacity - free[i] + 1e-9
+			room[i] = in.Capacity - free[i]
 		}
 	}
 	weight := func(w int) float64 {
@@ -138,19 +138,20 @@ func promises(p coord.Problem, a coord.Assignment) error {
 			}
 		}
 	}
+	tiny := 1e-9 * largest // weights are counted in integers
 	// No single move makes loads more even by more than is promised, nor takes load off where there is too much.
 	for w, i := range a {
 		if i == coord.None || pinned[w] || !p.Instances[i].Eligible {
 			continue
 		}
 		for j := range p.Instances {
-			if j == i || !gives(j, w) || j == wish(p.Avoid, w) || room[j] < weight(w) {
+			if j == i || !gives(j, w) || j == wish(p.Avoid, w) || room[j] < weight(w)+tiny {
 				continue
 			}
-			if room[i] < 0 {
+			if room[i] < -tiny {
 				return fmt.Errorf("%s has more than its capacity, and %s has room for %s", p.Instances[i].ID, p.Instances[j].ID, p.Workloads[w].Key)
 			}
-			if d := free[i] - free[j]; d > largest+1e-6 && weight(w) < d-1e-6 {
+			if d := free[i] - free[j]; d > largest+tiny && weight(w) < d-tiny {
 				return fmt.Errorf("loads %v and %v of %s and %s differ by more than %v, and %s could move", free[i], free[j], p.Instances[i].ID, p.Instances[j].ID, largest, p.Workloads[w].Key)
 			}
 		}
