@@ -18,6 +18,11 @@ var (
 	// ErrMoved: the lease is to pass to another instance; it stays held until
 	// it is released.
 	ErrMoved = errors.New("lease moves to another instance")
+	// ErrPaused: the workload is paused.
+	ErrPaused = errors.New("workload paused")
+	// ErrUnassigned: the group no longer wants the workload, or this instance
+	// no longer declares it.
+	ErrUnassigned = errors.New("workload no longer assigned here")
 	// ErrDrained: the instance drains, and the time to finish in has passed.
 	ErrDrained = errors.New("instance drained")
 	// ErrShutDown: the node, or the Runner, is being stopped, and the time to

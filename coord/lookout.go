@@ -216,6 +216,12 @@ func (s *session) revokedUntil(revision uint64) time.Time {
 	return revokedUntil(s.samples, revision)
 }
 
+// knowsGroups tells whether the cluster has been raised to the version that
+// brought groups, and with them failures and stuck runs in the state.
+func (lo *lookout) knowsGroups() bool { return lo.c.View().Cluster().Version >= groupsVersion }
+
+const groupsVersion = 2
+
 // scope is a context that ends, with their causes, when any of several does.
 type scope struct {
 	context.Context

@@ -22,7 +22,7 @@ type overseer struct {
 	stuck StuckConfig
 
 	drainTimeout, killTimeout time.Duration
-	graceful                  bool // a transfer tells first, instead of cutting
+	graceful                  func() bool // a transfer tells first, instead of cutting
 
 	wake   <-chan struct{} // of the grant
 	halt   context.Context // of the instance
@@ -132,10 +132,18 @@ func (o *overseer) check() {
 	st, record := p.look(o.lo.c.View())
 	switch st {
 	case moving:
-		if o.graceful {
-			o.tell(ErrMoved)
-		} else {
-			o.cut(ErrMoved)
+		// What was told already has its time, and so has what leaves an
+		// instance that drains.
+		switch cause := movedBy(record); {
+		case o.status.cause != nil:
+		case o.graceful != nil && o.graceful():
+			o.tell(cause)
+		default:
+			if halt := o.lo.refresh(); halt != nil {
+				o.tell(halt)
+			} else {
+				o.cut(cause)
+			}
 		}
 	case revoked:
 		// The leader frees the key T after the revoke was applied there. The
@@ -147,6 +155,18 @@ func (o *overseer) check() {
 		o.forceAt(grace(p.session.ttl()))
 		o.lose(ErrLost)
 	}
+}
+
+// movedBy is why a lease is to be given up that stays held until it is.
+func movedBy(l *fsm.Lease) error {
+	switch {
+	case l.Group == "":
+	case l.Note.By == fsm.ByPause:
+		return ErrPaused
+	case l.Note.By == fsm.ByGroup && l.Note.To == "":
+		return ErrUnassigned
+	}
+	return ErrMoved
 }
 
 func (o *overseer) forceAt(d time.Duration) {

@@ -1,6 +1,7 @@
 package coord
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,9 +68,18 @@ func (p *seat) look(v *fsm.View) (standing, *fsm.Lease) {
 // fsm.ErrSessionExpired) means that it had ended before; everything else that
 // it may still be there.
 func (p *seat) free(ctx context.Context, timeout time.Duration) error {
+	return p.freeAfter(ctx, timeout, nil)
+}
+
+// freeAfter is free after a run that failed, which the release says.
+func (p *seat) freeAfter(ctx context.Context, timeout time.Duration, failure error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	res, err := p.session.lo.c.Submit(ctx, &fsm.Release{Key: p.key, Token: p.token, SessionId: p.session.id})
+	release := &fsm.Release{Key: p.key, Token: p.token, SessionId: p.session.id}
+	if failure != nil && p.session.lo.knowsGroups() {
+		release.Failure = fsm.Clip(cmp.Or(failure.Error(), "failed"), fsm.MaxFailureBytes)
+	}
+	res, err := p.session.lo.c.Submit(ctx, release)
 	if err == nil {
 		err = fsm.ResultErr(res)
 	}

@@ -144,6 +144,10 @@ type Runner struct {
 	err     error // what is wrong with the configuration
 	events  relay
 	standby standby
+	aside   sync.WaitGroup // what is told to the cluster beside the run
+	planned bool           // a planner grants the key, nobody queues for it
+	// graceful tells whether a run whose lease moves may finish first.
+	graceful func() bool
 
 	mu      sync.Mutex
 	running bool
@@ -164,7 +168,6 @@ func NewRunner(c Cluster, key string, work Func, options ...func(*RunnerConfig))
 	for _, set := range options {
 		set(&cfg)
 	}
-	r := &Runner{c: c, key: key, work: work, status: Status{Key: key, State: StateIdle}}
 	errs := []error{checkKey(key), cfg.Validate()}
 	if c == nil {
 		errs = append(errs, errors.New("the cluster is nil"))
@@ -173,10 +176,18 @@ func NewRunner(c Cluster, key string, work Func, options ...func(*RunnerConfig))
 		errs = append(errs, errors.New("the function is nil"))
 	}
 	if err := errors.Join(errs...); err != nil {
-		r.err = &fsm.Error{Code: fsm.CodeInvalidArgument, Message: fmt.Sprintf("runner of %q: %v", key, err)}
-		return r
+		return &Runner{
+			c: c, key: key, status: Status{Key: key, State: StateIdle},
+			err: &fsm.Error{Code: fsm.CodeInvalidArgument, Message: fmt.Sprintf("runner of %q: %v", key, err)},
+		}
 	}
-	r.cfg = cfg.withDefaults(c, key)
+	return newRunner(c, key, work, cfg.withDefaults(c, key))
+}
+
+// newRunner makes a Runner of a configuration that is checked and whole.
+func newRunner(c Cluster, key string, work Func, cfg RunnerConfig) *Runner {
+	r := &Runner{c: c, key: key, work: work, cfg: cfg, status: Status{Key: key, State: StateIdle}}
+	r.graceful = func() bool { return r.cfg.Rebalance == RebalanceGraceful }
 	r.status.Name = r.cfg.Name
 	r.events.log = r.cfg.Logger.With(slog.String("runner", r.cfg.Name), slog.String("key", key))
 	r.standby = standby{prepare: r.cfg.Prepare, log: &r.events}
@@ -222,6 +233,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 	end()
 	r.standby.work.Wait()
+	r.aside.Wait()
 	r.standby.spent()
 	r.set(func(s *Status) { s.State, s.Token = StateStopped, 0 })
 	stopped := r.cfg.Hooks.Stopped

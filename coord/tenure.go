@@ -36,7 +36,7 @@ func (r *Runner) hold(ctx context.Context, lo *lookout, s *seat) tenureEnd {
 	t.over = &overseer{
 		lo: lo, lease: l, stuck: r.cfg.Stuck,
 		drainTimeout: r.cfg.Drain.Timeout, killTimeout: r.cfg.Drain.KillTimeout,
-		graceful: r.cfg.Rebalance == RebalanceGraceful,
+		graceful: r.graceful,
 		on: overseerEvents{
 			told: t.told, cut: func(error) { r.set(func(s *Status) { s.State = StateStopping }) }, lost: t.lost, stuck: t.stuck,
 			stack: func() func() string { return t.run.stack },
@@ -55,7 +55,7 @@ func (r *Runner) hold(ctx context.Context, lo *lookout, s *seat) tenureEnd {
 	t.over.check() // what happened between the grant and the watch
 	end := t.watch(ctx.Done())
 	unwatch()
-	t.release(ctx)
+	t.release(ctx, end)
 	return end
 }
 
@@ -136,6 +136,9 @@ func (t *tenure) lost(cause error) {
 
 func (t *tenure) stuck(s StuckRun) {
 	t.r.set(func(st *Status) { st.State, st.Stuck = StateStuck, &s })
+	if !s.Lost {
+		t.r.recordStuck(t.lease, s)
+	}
 	f := t.r.cfg.Hooks.Stuck
 	msg := "work is stuck; its lease is kept, so that it starts nowhere else, until it returns"
 	if s.Lost {
@@ -143,6 +146,19 @@ func (t *tenure) stuck(s StuckRun) {
 	}
 	t.r.events.tell(slog.LevelError, msg, hook(f != nil, func() { f(s) }),
 		slog.Uint64("token", s.Token), slog.Any("cause", s.Cause), slog.Duration("age", s.Age), slog.String("stack", s.Stack))
+}
+
+// recordStuck tells the whole cluster, which costs nothing that matters: it is
+// not awaited, and tried again when the run is reported again.
+func (r *Runner) recordStuck(l *Lease, s StuckRun) {
+	if record, ok := r.c.View().Lease(l.Key()); !ok || record.Token != l.Token() || record.Stuck != nil || !l.seat.session.lo.knowsGroups() {
+		return
+	}
+	r.aside.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		_, _ = r.c.Submit(ctx, &fsm.RecordStuck{Key: s.Key, Token: s.Token, SessionId: l.seat.session.id, Detail: fsm.ClipLines(s.Stack, fsm.MaxStuckBytes)})
+	})
 }
 
 // returned tells the node that the last run has returned.
@@ -156,13 +172,17 @@ func (t *tenure) returned() {
 // release frees the key when the work has returned: by token, bounded, with a
 // context that no shutdown cancels. The run counts as outstanding until then,
 // so that the node leaves after its last lease.
-func (t *tenure) release(ctx context.Context) {
+func (t *tenure) release(ctx context.Context, end tenureEnd) {
 	t.lease.cancel(ErrReleased)
 	limit := releaseTimeout
 	if t.lease.seat.session.ending.Err() != nil {
 		limit = lostReleaseTimeout
 	}
-	err := t.lease.seat.free(ctx, limit)
+	failure := end.failure
+	if failure == nil && t.r.planned {
+		failure = end.hindered // else it would be granted again at once
+	}
+	err := t.lease.seat.freeAfter(ctx, limit, failure)
 	if t.over.status.isLost && (errors.Is(err, fsm.ErrStaleToken) || errors.Is(err, fsm.ErrSessionExpired)) {
 		err = nil // lost, as was told
 	}
