@@ -247,6 +247,7 @@ func checkInvariants(t testing.TB, v *fsm.View) {
 			order = id
 		}
 	}
+	checkGroups(t, v)
 }
 
 // checkQueues fails if a free key has a waiter that may run, or a waiter no session.

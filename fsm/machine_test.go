@@ -67,11 +67,11 @@ func TestMachine_Halt(t *testing.T) {
 		{"unknown command", func(l *machineLog) *fsm.Outcome { return l.data(unknown) }, "version 3 is needed"},
 		{"unknown field", func(l *machineLog) *fsm.Outcome {
 			return l.data(field(1, field(4, field(30, protowire.AppendVarint(protowire.AppendTag(nil, 40, protowire.VarintType), 1)))))
-		}, "version 2 is needed"},
+		}, "version 3 is needed"},
 		{"damaged entry", func(l *machineLog) *fsm.Outcome { return l.data([]byte{0x0a, 200}) }, "truncated"},
 		{"version raised beyond ours", func(l *machineLog) *fsm.Outcome {
-			return l.data(encode(t, &fsm.Proposal{Commands: []*fsm.Command{fsm.NewCommand(&fsm.SetVersion{Version: 2})}}))
-		}, "version 2 is needed"},
+			return l.data(encode(t, &fsm.Proposal{Commands: []*fsm.Command{fsm.NewCommand(&fsm.SetVersion{Version: 3})}}))
+		}, "version 3 is needed"},
 		{"index that runs back", func(l *machineLog) *fsm.Outcome {
 			l.index -= 2
 			return l.data(nil)

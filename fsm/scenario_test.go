@@ -136,6 +136,9 @@ func resultLine(r *fsm.Result) string {
 	if r.Token != 0 {
 		s += " token=" + tokenString(r.Token)
 	}
+	if r.Total != 0 {
+		s += fmt.Sprintf(" total=%d", r.Total)
+	}
 	return s
 }
 
@@ -227,7 +230,7 @@ func parseOp(w words, verb string) fsm.Op {
 	case "cancel":
 		return &fsm.CancelWait{Key: p["key"], SessionId: p["s"], Holder: p["h"]}
 	case "release":
-		return &fsm.Release{Key: p["key"], Token: w.token(), SessionId: p["s"]}
+		return &fsm.Release{Key: p["key"], Token: w.token(), SessionId: p["s"], Failure: p["failure"]}
 	case "transfer":
 		return &fsm.Transfer{Key: p["key"], Token: w.token(), ToInstance: p["to"], By: p["by"], Reason: p["reason"]}
 	case "revoke":
@@ -253,8 +256,7 @@ func parseOp(w words, verb string) fsm.Op {
 		}
 		return m
 	}
-	w.l.t.Fatalf("unknown verb %q", verb)
-	return nil
+	return parseGroupOp(w, verb)
 }
 
 func showState(v *fsm.View, keys map[string]bool, out *strings.Builder) {
@@ -278,6 +280,7 @@ func showState(v *fsm.View, keys map[string]bool, out *strings.Builder) {
 			fmt.Fprintf(out, "    waiter %s session=%s holder=%s\n", w.Key, w.SessionID, w.Holder)
 		}
 	}
+	showGroups(v, out)
 }
 
 func showHistory(v *fsm.View, key string, out *strings.Builder) {

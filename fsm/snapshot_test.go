@@ -103,7 +103,7 @@ func TestSnapshot_EveryField(t *testing.T) {
 	data := snapshotBytes(t, l.state.View())
 	set := map[protoreflect.FullName]bool{}
 	all := map[protoreflect.FullName]bool{}
-	for _, data := range [][]byte{data, snapshotBytes(t, richLog(t).state.View())} {
+	for _, data := range [][]byte{data, snapshotBytes(t, richLog(t).state.View()), snapshotBytes(t, richGroupLog(t).state.View())} {
 		for _, rec := range splitSnapshot(t, data) {
 			collectFields(rec.ProtoReflect(), set)
 		}
@@ -111,6 +111,9 @@ func TestSnapshot_EveryField(t *testing.T) {
 	declaredFields((&fsmpb.Record{}).ProtoReflect().Descriptor(), all, map[protoreflect.FullName]bool{})
 	// The openings on record are those of sessions, which have no restart proof.
 	delete(all, "miwnode.fsm.v1.OpenSession.restart_proved")
+	// The joinings on record are below their group.
+	delete(all, "miwnode.fsm.v1.JoinGroup.group")
+	delete(all, "miwnode.fsm.v1.JoinGroup.settings")
 	for name := range all {
 		if !set[name] {
 			t.Errorf("%s is set in no record of the test", name)
@@ -211,7 +214,7 @@ func TestSnapshot_Broken(t *testing.T) {
 		return &fsmpb.Record{Record: &fsmpb.Record_Event{Event: &fsmpb.EventRecord{Revision: revision, Position: 1, Type: kind}}}
 	}
 	result := &fsmpb.Record{Record: &fsmpb.Record_Result{Result: &fsmpb.SeqResult{Seq: 1, Result: &fsm.Result{}}}}
-	newer := &fsmpb.Record{Record: &fsmpb.Record_Cluster{Cluster: &fsmpb.ClusterRecord{ClusterId: "c", Version: 2}}}
+	newer := &fsmpb.Record{Record: &fsmpb.Record_Cluster{Cluster: &fsmpb.ClusterRecord{ClusterId: "c", Version: 3}}}
 	cases := []struct {
 		name    string
 		records []any
@@ -225,7 +228,7 @@ func TestSnapshot_Broken(t *testing.T) {
 		{"unknown record", []any{cluster, protowire.AppendBytes(protowire.AppendTag(nil, 14, protowire.BytesType), nil), end(2)}, "unknown field 14", true},
 		{"unknown field in a record", []any{cluster, join(marshal(t, session("a")), field(2, varint(99, 1))), end(2)}, "unknown field 99", true},
 		{"empty record", []any{cluster, []byte{}, end(2)}, "empty record", false},
-		{"newer cluster", []any{newer, end(1)}, "version 2", true},
+		{"newer cluster", []any{newer, end(1)}, "version 3", true},
 		{"session before cluster", []any{session("a"), cluster, end(2)}, "out of order", false},
 		{"second cluster", []any{cluster, cluster, end(2)}, "out of order", false},
 		{"same session twice", []any{cluster, session("a"), session("a"), end(3)}, "out of order", false},
