@@ -37,9 +37,12 @@ func (s *State) runFailed(l *Lease, message string) {
 	}
 }
 
-// keeps reports whether notes of a workload are kept: nothing new is noted of
-// what nobody wants.
+// keeps reports whether notes of a workload are kept. Those of what nobody wants
+// now are too, to a bound: who declared it may come back.
 func (g *group) keeps(workload string) bool {
+	if g.states.Len() < 2*MaxWorkloads {
+		return true
+	}
 	_, wanted := g.find(workload)
 	return wanted || g.state(workload) != noState
 }

@@ -170,7 +170,9 @@ func (s *State) group(name string) (*group, error) {
 }
 
 // ownGroup returns the group as a copy that no View sees, made once per epoch.
+// Its caller may have an older one.
 func (s *State) ownGroup(g *group) *group {
+	g, _ = s.groups.Get(g.Name)
 	if g.epoch == s.epoch {
 		return g
 	}

@@ -6,7 +6,17 @@ import "strings"
 type planTarget struct {
 	sess   *Session // nil = it may be given nothing
 	member *Member
-	notes  map[uint32]*Note // by reason, of successions
+	notes  map[uint32]placing // by reason: many assignments share them
+}
+
+// placing is what is noted of a workload that is given to an instance.
+type placing struct {
+	granted *Note
+	named   *Note // with To
+}
+
+func placingOf(by, reason, to string) placing {
+	return placing{noteOf(by, reason, ""), noteOf(by, reason, to)}
 }
 
 func (s *State) planGroup(op *PlanGroup, r *Result) error {
@@ -35,12 +45,12 @@ func (s *State) planGroup(op *PlanGroup, r *Result) error {
 		if a.Reason > 0 {
 			reason = op.Reasons[a.Reason-1]
 		}
-		note := t.notes[a.Reason]
-		if note == nil {
-			note = noteOf(ByPlanner, reason, t.sess.InstanceID)
-			t.notes[a.Reason] = note
+		p, known := t.notes[a.Reason]
+		if !known {
+			p = placingOf(ByPlanner, reason, t.sess.InstanceID)
+			t.notes[a.Reason] = p
 		}
-		if changed, _ := s.place(g, a.Workload, t.sess, t.member, note); changed {
+		if changed, _ := s.place(g, a.Workload, t.sess, t.member, p); changed {
 			r.Total++
 		}
 	}
@@ -57,7 +67,7 @@ func (s *State) planTargets(g *group, instances []string) []planTarget {
 			continue
 		}
 		if m, ok := g.memberOf(sess); ok {
-			targets[i] = planTarget{sess: s.own(sess), member: m, notes: map[uint32]*Note{}}
+			targets[i] = planTarget{sess: s.own(sess), member: m, notes: map[uint32]placing{}}
 		}
 	}
 	return targets
@@ -115,9 +125,8 @@ func (g *group) grantable(workload string, m *Member, sess *Session) error {
 }
 
 // place gives a workload to an eligible member: grants it if it is free, else
-// names the member its successor. note is the naming's, with To set. It tells
-// whether something changed.
-func (s *State) place(g *group, workload string, sess *Session, m *Member, note *Note) (changed bool, err error) {
+// names the member its successor. It tells whether something changed.
+func (s *State) place(g *group, workload string, sess *Session, m *Member, p placing) (changed bool, err error) {
 	if err := g.grantable(workload, m, sess); err != nil {
 		return false, err
 	}
@@ -127,13 +136,13 @@ func (s *State) place(g *group, workload string, sess *Session, m *Member, note 
 	case !taken && s.leases.Len() >= MaxLeases:
 		return false, Errorf(CodeOverloaded, "%d leases are held, no more are granted", s.leases.Len())
 	case !taken:
-		s.grantWorkload(g, sess, key, EventWorkloadAssigned, note)
+		s.grantWorkload(g, sess, key, EventWorkloadAssigned, p.granted)
 		return true, nil
 	case l.Group != g.Name:
 		return false, heldBy(l)
 	case l.State == Revoked:
 		return false, Errorf(CodeWrongState, "the lease is revoked: wait until it is free")
-	case note.By == ByPlanner && s.operatorsMove(g, workload, l):
+	case p.named.By == ByPlanner && s.operatorsMove(g, workload, l):
 		return false, nil
 	case l.SessionID == sess.ID && l.State == Held:
 		if l.Note.To != "" {
@@ -143,11 +152,11 @@ func (s *State) place(g *group, workload string, sess *Session, m *Member, note 
 	case l.Note.To == sess.InstanceID:
 		return false, nil
 	case l.State == Held && m.Prepares:
-		s.changeLease(l, Held, note, EventWorkloadPreparing)
+		s.changeLease(l, Held, p.named, EventWorkloadPreparing)
 	default:
 		// An owner that was asked to stop already can't be told to go on: it
 		// becomes its own successor.
-		s.changeLease(l, Transferring, note, EventLeaseTransferring)
+		s.changeLease(l, Transferring, p.named, EventLeaseTransferring)
 	}
 	s.touchGroup(g)
 	return true, nil
@@ -187,7 +196,7 @@ func (s *State) moveWorkload(op *MoveWorkload) error {
 		return Errorf(CodeWrongState, "%s is pinned to the instance %s", op.Workload, p.InstanceID)
 	}
 	m, _ := g.memberOf(sess)
-	_, err = s.place(s.ownGroup(g), op.Workload, s.own(sess), m, noteOf(op.By, op.Reason, op.ToInstance))
+	_, err = s.place(s.ownGroup(g), op.Workload, s.own(sess), m, placingOf(op.By, op.Reason, op.ToInstance))
 	return err
 }
 
