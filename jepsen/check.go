@@ -274,7 +274,7 @@ func checkAcks(h *History) Verdict {
 			}
 		case KindRelease:
 			checked++
-			if r := ended[grant{o.Key, o.Token}]; !slices.Contains(r, "released") && !slices.Contains(r, "moved") {
+			if r := ended[grant{o.Key, o.Token}]; !slices.ContainsFunc(r, byHolder) {
 				faults = append(faults, fmt.Sprintf("%s: release of token %d was answered to %s at %v; the log says %v", o.Key, o.Token, o.Who, o.Return, r))
 			}
 		}
@@ -287,6 +287,12 @@ func checkAcks(h *History) Verdict {
 	}
 	slices.Sort(faults)
 	return verdict(CheckAcks, checked, faults)
+}
+
+// byHolder tells whether a grant ended by its holder's word: it may have been
+// asked to hand it over or to stop before.
+func byHolder(reason string) bool {
+	return reason == "released" || reason == "moved" || reason == "revoked"
 }
 
 // checkHash: copies at one revision are equal.

@@ -106,6 +106,10 @@ var histories = []struct {
 		},
 		Runs: []jepsen.Run{run("b", 11, 6*s, 12*s), run("c", 12, 10*s, 11*s)},
 	}, bad: []string{jepsen.CheckRegister, jepsen.CheckOverlap}},
+	{name: "refused as not applied, and applied", h: jepsen.History{Ops: []jepsen.Op{
+		{Stream: 1, Kind: jepsen.KindAcquire, Key: "k", Who: "a", Call: 1 * s, Return: 2 * s, Outcome: jepsen.Failed, Code: "closing"},
+		held(2, "b", 3*s, 4*s, 12), acq(1, "a", 5*s, 6*s, 12),
+	}}, bad: []string{jepsen.CheckRegister}},
 	{name: "a stream that does two things at once", h: jepsen.History{Ops: []jepsen.Op{
 		read(1, 1*s, 5*s, 0), read(1, 2*s, 3*s, 0),
 	}}, bad: []string{jepsen.CheckHistory}},

@@ -55,7 +55,8 @@ type Cluster interface {
 type Endpoint interface {
 	// Open opens a session and tells for how long it is trusted from the sending on.
 	Open(ctx context.Context, name string, ttl time.Duration) (session string, trusted time.Duration, err error)
-	KeepAlive(ctx context.Context, session string) (trusted time.Duration, err error)
+	// KeepAlive renews it; held are the tokens of the leases that the answer lists as held.
+	KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error)
 	Close(ctx context.Context, session string) error
 	// Acquire doesn't wait; heldBy is the token of the holder that was in the way, if told.
 	Acquire(ctx context.Context, key, session, holder string) (token, heldBy uint64, err error)

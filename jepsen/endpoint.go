@@ -54,10 +54,15 @@ func (e *HTTPEndpoint) Open(ctx context.Context, name string, ttl time.Duration)
 }
 
 // KeepAlive implements Endpoint.
-func (e *HTTPEndpoint) KeepAlive(ctx context.Context, session string) (time.Duration, error) {
+func (e *HTTPEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error) {
 	var k api.KeptAlive
-	err := e.do(ctx, http.MethodPost, "/v1/sessions/"+session+"/keepalive", nil, nil, &k)
-	return time.Duration(k.TrustedFor), err
+	err = e.do(ctx, http.MethodPost, "/v1/sessions/"+session+"/keepalive", nil, nil, &k)
+	for _, l := range k.Leases {
+		if l.State == "held" {
+			held = append(held, l.Token)
+		}
+	}
+	return time.Duration(k.TrustedFor), held, err
 }
 
 // Close implements Endpoint.

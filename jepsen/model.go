@@ -21,14 +21,14 @@ type register struct {
 	max   uint64 // largest token known to have been granted
 }
 
-// is tells whether the present grant can be that of token.
-func (s register) is(token uint64) bool {
-	return s.held && (s.token == token || s.token == 0 && token > s.max)
+// is tells whether the present grant can be that of the token that s names.
+func (r register) is(token uint64, s step) bool {
+	return r.held && (r.token == token || r.token == 0 && token > r.max && s.before <= r.max)
 }
 
 // freed is the register after the grant of token has ended.
-func (s register) freed(token uint64) register {
-	return register{max: max(s.max, token)}
+func (r register) freed(token uint64) register {
+	return register{max: max(r.max, token)}
 }
 
 // kinds of operation that only the judge makes, from what was seen.
@@ -46,9 +46,9 @@ type step struct {
 	outcome Outcome
 	got     uint64
 	// before is the largest token known to have been granted that is smaller
-	// than the one granted here. Since tokens only grow, any order of the history
-	// that is legal at all has granted it already: requiring it loses no order
-	// and keeps the search from trying all others.
+	// than the one named here. Since tokens only grow, any order of the history
+	// that is legal at all has granted it before this one: requiring that loses no
+	// order and keeps the search from trying all others.
 	before uint64
 	// open: cut off before its return, so it may not have happened.
 	open bool
@@ -74,7 +74,7 @@ func (r register) next(s step) []register {
 		switch {
 		case !r.held && token > r.max && s.before <= r.max:
 			return []register{{held: true, token: token, who: s.who, max: token}}
-		case r.is(token) && (r.who == s.who || r.who == "" || s.who == ""):
+		case r.is(token, s) && (r.who == s.who || r.who == "" || s.who == ""):
 			// The same holder asks again (its first answer was lost), or a grant is seen twice.
 			return []register{{held: true, token: token, who: cmp.Or(r.who, s.who), max: max(r.max, token)}}
 		}
@@ -86,7 +86,7 @@ func (r register) next(s step) []register {
 		case OK:
 			return grant(s.got)
 		case Refused: // lease_held
-			if r.held && (s.got == 0 || r.is(s.got)) {
+			if r.held && (s.got == 0 || r.is(s.got, s)) {
 				if s.got != 0 {
 					return []register{{held: true, token: s.got, who: r.who, max: max(r.max, s.got)}}
 				}
@@ -102,7 +102,7 @@ func (r register) next(s step) []register {
 	case KindRelease:
 		switch s.outcome {
 		case OK:
-			if r.is(s.token) {
+			if r.is(s.token, s) {
 				return []register{r.freed(s.token)}
 			}
 			return nil
@@ -112,7 +112,7 @@ func (r register) next(s step) []register {
 			}
 			return []register{r}
 		default:
-			if r.is(s.token) {
+			if r.is(s.token, s) {
 				return []register{r, r.freed(s.token)}
 			}
 			return []register{r}
@@ -124,14 +124,14 @@ func (r register) next(s step) []register {
 			}
 			return []register{r}
 		}
-		if r.is(s.got) {
+		if r.is(s.got, s) {
 			return []register{{held: true, token: s.got, who: r.who, max: max(r.max, s.got)}}
 		}
 		return nil
 	case kindGranted:
 		return grant(s.token)
 	case kindEnded:
-		if r.is(s.token) {
+		if r.is(s.token, s) {
 			return []register{r.freed(s.token)}
 		}
 		return nil
@@ -213,11 +213,11 @@ func registerSteps(h *History, key string) []porcupine.Operation {
 		tokens = append(tokens, t)
 	}
 	slices.Sort(tokens)
-	before := map[uint64]uint64{}
-	for i, t := range tokens {
-		if i > 0 {
-			before[t] = tokens[i-1]
+	before := func(t uint64) uint64 {
+		if i, _ := slices.BinarySearch(tokens, t); i > 0 {
+			return tokens[i-1]
 		}
+		return 0
 	}
 	// Client operations. Those that say nothing about the register are left out.
 	for i := range h.Ops {
@@ -235,7 +235,7 @@ func registerSteps(h *History, key string) []porcupine.Operation {
 					continue // seen to have ended: below, with a return
 				}
 			}
-			add(o.Stream, step{kind: o.Kind, who: o.Who, token: o.Token, outcome: o.Outcome, got: o.Got, before: before[o.Got]}, o.Call, o.Return)
+			add(o.Stream, step{kind: o.Kind, who: o.Who, token: o.Token, outcome: o.Outcome, got: o.Got, before: before(max(o.Got, o.Token))}, o.Call, o.Return)
 		}
 	}
 	client := -1
@@ -244,11 +244,11 @@ func registerSteps(h *History, key string) []porcupine.Operation {
 			continue
 		}
 		// It can't have been granted before the clock began; nothing else is sure.
-		add(client, step{kind: kindGranted, token: t, outcome: OK, before: before[t]}, 0, seen[t])
+		add(client, step{kind: kindGranted, token: t, outcome: OK, before: before(t)}, 0, seen[t])
 		client--
 		if len(h.Events) == 0 {
 			// Nobody watched: it may have ended at any time.
-			add(client, step{kind: kindEnded, token: t, outcome: OK, open: true}, 0, Never)
+			add(client, step{kind: kindEnded, token: t, outcome: OK, before: before(t), open: true}, 0, Never)
 			client--
 		}
 	}
@@ -257,7 +257,7 @@ func registerSteps(h *History, key string) []porcupine.Operation {
 			continue
 		}
 		// Not before its grant was asked for.
-		add(client, step{kind: kindEnded, token: t, outcome: OK}, called[t], at)
+		add(client, step{kind: kindEnded, token: t, outcome: OK, before: before(t)}, called[t], at)
 		client--
 	}
 	// Porcupine wants small client IDs only for pictures; keep them unique and not negative.

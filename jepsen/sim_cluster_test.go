@@ -31,6 +31,10 @@ type simConfig struct {
 	rates []float64
 	// singletons are run by every node; nil: none, a test runs its own work.
 	singletons []string
+	// handles are the keys that every node takes by hand, too.
+	handles []string
+	// operator: somebody drains, cordons, revokes and transfers.
+	operator bool
 	// stubborn, if not 0, is one in how many runs must be ended by force.
 	stubborn int
 	// late work always uses up its stop budget.
@@ -220,6 +224,9 @@ func (s *simCluster) Start(name string, newAddress bool) error {
 	for _, key := range s.cfg.singletons {
 		s.singleton(sn, l, key)
 	}
+	if len(s.cfg.handles) > 0 {
+		s.handles(sn, l, s.cfg.handles)
+	}
 	s.wg.Go(func() { s.follow(sn, l) })
 	s.wg.Go(func() { s.sampleEvery(sn, l, 2*time.Second) })
 	return nil
@@ -266,8 +273,59 @@ func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
 			case <-ctx.Done():
 			}
 		}()
-		_ = run.Run(ctx)
+		for ctx.Err() == nil {
+			_ = run.Run(ctx) // a drain ends it; once that is taken back, it goes on
+			for l.n.Draining() && ctx.Err() == nil {
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
 	})
+}
+
+// handles takes leases of keys by hand on one life of a node.
+func (s *simCluster) handles(sn *simNode, l *simLife, keys []string) {
+	s.wg.Go(func() {
+		s.work.Handles(s.ctx, l.n, l.proc, sn.name, keys, l.dead, func() { s.exit(sn, l, "a handle") })
+	})
+}
+
+// operator drains, cordons, revokes and transfers as the seed says.
+func (s *simCluster) operator(keys []string) *jepsen.Operator {
+	any := func() *simLife {
+		for _, name := range s.names {
+			if l := s.lifeOf(name); l != nil && l.n.ReadyErr() == nil && !s.paused(name) {
+				return l
+			}
+		}
+		return nil
+	}
+	return &jepsen.Operator{
+		R: s.r, Rng: rand.New(rand.NewPCG(uint64(s.cfg.seed), 0x6f70)), Keys: keys, Nodes: s.names,
+		Submit: func(ctx context.Context, op fsm.Op) error {
+			l := any()
+			if l == nil {
+				return fsm.ErrNotReady
+			}
+			r, err := l.n.Submit(ctx, op)
+			if err != nil {
+				return err
+			}
+			return fsm.ResultErr(r)
+		},
+		View: func() *fsm.View {
+			if l := any(); l != nil {
+				return l.n.View()
+			}
+			return nil
+		},
+		InstanceOf: func(name string) string {
+			if l := s.lifeOf(name); l != nil {
+				return l.n.InstanceID()
+			}
+			return ""
+		},
+	}
 }
 
 // exit is the end of a process whose work would not stop; as a supervisor
@@ -326,6 +384,12 @@ func (s *simCluster) Pause(name string) {
 	s.mu.Unlock()
 	s.r.Pause(l.proc)
 	s.c.Pause(sn.index)
+}
+
+func (s *simCluster) paused(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[name].paused != nil
 }
 
 // Resume implements jepsen.Cluster.
@@ -428,11 +492,15 @@ func (s *simCluster) follow(sn *simNode, l *simLife) {
 		s.mu.Lock()
 		since := s.last[sn.name]
 		s.mu.Unlock()
-		events, ok := l.n.View().Events(since)
+		v := l.n.View()
+		events, ok := v.Events(since)
 		if !ok {
 			resync = true
-			since = l.n.View().OldestEvent()
-			events, _ = l.n.View().Events(since)
+			since = v.OldestEvent()
+			events, _ = v.Events(since)
+		}
+		if v.Revision()%8 == 0 { // so that copies are often compared at one revision
+			s.sample(sn.name, l, v)
 		}
 		if !s.r.Dead(l.proc) {
 			for e := range events {
@@ -463,7 +531,7 @@ func (s *simCluster) sampleEvery(sn *simNode, l *simLife, d time.Duration) {
 	for {
 		select {
 		case <-t.C:
-			s.sample(sn.name, l)
+			s.sample(sn.name, l, l.n.View())
 		case <-l.dead:
 			return
 		case <-s.ctx.Done():
@@ -472,8 +540,7 @@ func (s *simCluster) sampleEvery(sn *simNode, l *simLife, d time.Duration) {
 	}
 }
 
-func (s *simCluster) sample(name string, l *simLife) uint64 {
-	v := l.n.View()
+func (s *simCluster) sample(name string, l *simLife, v *fsm.View) uint64 {
 	h := v.Hash()
 	if v.Revision() > 0 && !s.r.Dead(l.proc) {
 		s.r.Sample(name, v.Revision(), hex.EncodeToString(h[:8]))
@@ -519,7 +586,7 @@ func (s *simCluster) finish() (*jepsen.History, []jepsen.Verdict) {
 		revisions := map[uint64]bool{}
 		for _, name := range s.names {
 			if l := s.lifeOf(name); l != nil {
-				revisions[s.sample(name, l)] = true
+				revisions[s.sample(name, l, l.n.View())] = true
 			}
 		}
 		if len(revisions) == 1 {

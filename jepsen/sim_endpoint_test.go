@@ -101,13 +101,18 @@ func (e *simEndpoint) Open(ctx context.Context, name string, ttl time.Duration) 
 }
 
 // KeepAlive implements jepsen.Endpoint.
-func (e *simEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, err error) {
+func (e *simEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error) {
 	err = e.through(ctx, func(ctx context.Context) error {
 		a, err := e.l.n.KeepAlive(ctx, session)
 		trusted = a.TrustedFor
+		for _, l := range a.Leases {
+			if l.State == fsm.Held {
+				held = append(held, l.Token)
+			}
+		}
 		return err
 	})
-	return trusted, err
+	return trusted, held, err
 }
 
 // Close implements jepsen.Endpoint.

@@ -1,9 +1,11 @@
 package jepsen_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,7 +43,14 @@ func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.Histo
 			c.Endpoint = func(n string) jepsen.Endpoint { return s.endpoint(n, crng) }
 			s.wg.Go(func() { c.Run(s.ctx) })
 		}
+		octx, stop := context.WithCancel(s.ctx)
+		var operator sync.WaitGroup
+		if cfg.operator {
+			operator.Go(func() { s.operator(append([]string{"raw1", "raw2"}, cfg.singletons...)).Run(octx) })
+		}
 		(&jepsen.Nemesis{C: s, R: s.r, Faults: faults}).Run(s.ctx, steps)
+		stop()
+		operator.Wait()
 		h, extra = s.finish()
 	})
 	return h, steps, extra
@@ -82,7 +91,7 @@ func TestSim(t *testing.T) {
 		seed := from + int64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			t.Parallel()
-			h, steps, extra := simulate(t, simConfig{seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, stubborn: 30}, faults)
+			h, steps, extra := simulate(t, simConfig{seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, handles: []string{"raw1", "raw2"}, operator: true, stubborn: 30}, faults)
 			t.Log(judge(t, h, steps, extra...).Summary())
 		})
 	}

@@ -60,9 +60,18 @@ type releaseArgs struct {
 type session struct {
 	id    string
 	mu    sync.Mutex
-	until time.Duration // trusted, by the observer's clock
-	gone  chan struct{} // closed when the cluster said that it is gone
-	stop  func()        // ends its keep-alives and waits for that
+	until time.Duration            // trusted, by the observer's clock
+	held  map[uint64]time.Duration // of a lease, by token, as answers listed it as held
+	gone  chan struct{}            // closed when the cluster said that it is gone
+	stop  func()                   // ends its keep-alives and waits for that
+}
+
+// confirmed is how long the lease of the token is trusted: from the sending of
+// the last keep-alive whose answer listed it as held.
+func (s *session) confirmed(token uint64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[token]
 }
 
 func (s *session) trusted() time.Duration {
@@ -159,7 +168,7 @@ func (c *Client) open(ctx context.Context) *session {
 	if err != nil {
 		return nil
 	}
-	s := &session{id: id, until: sent + c.local(trusted), gone: make(chan struct{})}
+	s := &session{id: id, until: sent + c.local(trusted), held: map[uint64]time.Duration{}, gone: make(chan struct{})}
 	kctx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -183,7 +192,7 @@ func (c *Client) keepAlive(ctx context.Context, s *session) {
 		}
 		sent := c.R.Now()
 		kctx, cancel := context.WithTimeout(ctx, c.Load.Renew)
-		trusted, err := e.KeepAlive(kctx, s.id)
+		trusted, held, err := e.KeepAlive(kctx, s.id)
 		cancel()
 		switch {
 		case errors.Is(err, fsm.ErrSessionExpired):
@@ -191,7 +200,11 @@ func (c *Client) keepAlive(ctx context.Context, s *session) {
 			return
 		case err == nil:
 			s.mu.Lock()
-			s.until = max(s.until, sent+c.local(trusted))
+			until := sent + c.local(trusted)
+			s.until = max(s.until, until)
+			for _, token := range held {
+				s.held[token] = max(s.held[token], until)
+			}
 			s.mu.Unlock()
 		}
 	}
@@ -215,15 +228,19 @@ func (c *Client) own(ctx context.Context, s *session, key string) {
 	if err != nil {
 		return
 	}
-	if s.lost() || s.trusted() <= c.R.Now() {
-		return // a grant adds no trust
+	// A grant adds no trust: what the session has left must do until an answer
+	// lists the lease.
+	first := s.trusted()
+	if s.lost() || first <= c.R.Now() {
+		return
 	}
+	trusted := func() time.Duration { return max(first, s.confirmed(token)) }
 	run := c.R.Start(Run{Proc: c.stream.who, Key: key, Token: token, Own: true}, nil)
 	until := c.R.Now() + draw(c.Rng, 0, c.Load.Hold)
 	repeated := c.repeatLate(ctx, key, token, s.id)
 	defer repeated()
-	for now := c.R.Now(); now < until && now < s.trusted() && !s.lost() && ctx.Err() == nil; now = c.R.Now() {
-		hctx, cancel := context.WithTimeout(ctx, min(until, s.trusted())-now)
+	for now := c.R.Now(); now < until && now < trusted() && !s.lost() && ctx.Err() == nil; now = c.R.Now() {
+		hctx, cancel := context.WithTimeout(ctx, min(until, trusted())-now)
 		select {
 		case <-s.gone:
 		case <-hctx.Done():
