@@ -74,7 +74,7 @@ func TestBadInput(t *testing.T) {
 		t.Errorf("revision went from %d to %d", before, got)
 	}
 	s.call("GET", "/v1/events", "", "Last-Event-ID", "here").refused(400, "invalid_argument", "Last-Event-ID")
-	for _, path := range []string{"/", "/v1", "/v1/groups", "/v1/leases/", "/v1/sessions/x/y"} {
+	for _, path := range []string{"/", "/v1", "/v1/group", "/v1/leases/", "/v1/sessions/x/y"} {
 		s.call("GET", path, "").refused(404, "not_found", path)
 	}
 	wrong := s.call("POST", "/v1/status", "").refused(404, "not_found", "GET")

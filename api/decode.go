@@ -14,8 +14,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxBody bounds a request's body.
-const maxBody = 1 << 20
+const (
+	// maxBody bounds a request's body, where its route allows no more.
+	maxBody = 1 << 20
+	// maxGroupBody bounds the body of a group with all its workloads.
+	maxGroupBody = 8 << 20
+)
 
 // bodyTimeout bounds the reading of a request's body: a sender that dribbles costs no goroutine for longer.
 const bodyTimeout = 10 * time.Second
@@ -42,21 +46,39 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
+// Names is a list of names, for which one name may stand.
+type Names []string
+
+// UnmarshalJSON reads a text or a list of texts.
+func (n *Names) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*n = Names{one}
+		return nil
+	}
+	var all []string
+	if json.Unmarshal(b, &all) != nil {
+		return errors.New("must be a string or a list of strings")
+	}
+	*n = all
+	return nil
+}
+
 // readBody reads the whole body, bounded in size and time.
-func readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.Body == nil || r.Body == http.NoBody {
 		return nil, nil
 	}
-	if r.ContentLength > maxBody {
-		return nil, invalid("the body has %d bytes, more than the %d that are taken", r.ContentLength, maxBody)
+	if r.ContentLength > limit {
+		return nil, invalid("the body has %d bytes, more than the %d that are taken", r.ContentLength, limit)
 	}
 	rc := http.NewResponseController(w)
 	if rc.SetReadDeadline(time.Now().Add(bodyTimeout)) == nil {
 		defer func() { _ = rc.SetReadDeadline(time.Time{}) }()
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		return nil, invalid("the body has more than the %d bytes that are taken", maxBody)
+		return nil, invalid("the body has more than the %d bytes that are taken", limit)
 	}
 	if err != nil {
 		return nil, invalid("the body could not be read: %v", err)
@@ -126,8 +148,13 @@ func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
 	if string(raw) == "null" {
 		return nil
 	}
-	if v.Kind() == reflect.Struct && !v.Addr().Type().Implements(reflect.TypeFor[json.Unmarshaler]()) {
-		return decodeStruct(raw, v, path)
+	if !v.Addr().Type().Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		switch {
+		case v.Kind() == reflect.Struct:
+			return decodeStruct(raw, v, path)
+		case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Struct:
+			return decodeList(raw, v, path)
+		}
 	}
 	if err := json.Unmarshal(raw, v.Addr().Interface()); err != nil {
 		if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
@@ -137,6 +164,21 @@ func decodeValue(raw json.RawMessage, v reflect.Value, path string) error {
 	}
 	if strings.ContainsRune(string(raw), '\\') && brokenEscape(raw) {
 		return invalid("%s has half of a surrogate pair, which is no text", path)
+	}
+	return nil
+}
+
+// decodeList fills a slice of structs, each as strictly as the body itself.
+func decodeList(raw json.RawMessage, v reflect.Value, path string) error {
+	var elements []json.RawMessage
+	if err := json.Unmarshal(raw, &elements); err != nil {
+		return invalid("%s must be a list", path)
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(elements), len(elements)))
+	for i, e := range elements {
+		if err := decodeStruct(e, v.Index(i), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -164,6 +206,10 @@ func jsonFields(t reflect.Type) map[string]int {
 
 func article(t reflect.Type) string {
 	switch t.Kind() {
+	case reflect.Pointer:
+		return article(t.Elem())
+	case reflect.Float64:
+		return "a number"
 	case reflect.String:
 		return "a string"
 	case reflect.Bool:
@@ -171,7 +217,7 @@ func article(t reflect.Type) string {
 	case reflect.Map:
 		return "an object of strings"
 	case reflect.Slice:
-		return "a list"
+		return "a list of strings"
 	default:
 		return "a whole number"
 	}

@@ -154,6 +154,10 @@ func eventOf(e *fsm.Event) Event {
 		event.Term = e.Note.Number
 	case fsm.EventVersionRaised:
 		event.Version = e.Note.Number
+	case fsm.EventJobRecorded, fsm.EventGroupPlanned:
+		event.Total = e.Note.Number
+	case fsm.EventLeaseOverlap:
+		event.Certain = Duration(e.Note.Number)
 	}
 	return event
 }

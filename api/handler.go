@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -115,7 +116,9 @@ type route struct {
 	write bool
 	// stream calls answer by themselves and have no deadline.
 	stream bool
-	do     func(*call) (answer any, status int, err error)
+	// body is the most bytes that it takes; 0 means maxBody.
+	body int64
+	do   func(*call) (answer any, status int, err error)
 }
 
 var routes = []route{
@@ -142,6 +145,20 @@ var routes = []route{
 	{method: "POST", path: "/v1/leases/release", write: true, do: (*call).release},
 	{method: "POST", path: "/v1/leases/transfer", write: true, do: (*call).transfer},
 	{method: "POST", path: "/v1/leases/revoke", write: true, do: (*call).revoke},
+
+	{method: "GET", path: "/v1/groups", query: "consistency,limit,after,workload", do: (*call).groups},
+	{method: "GET", path: "/v1/groups/{name}", query: "consistency,limit,after", do: (*call).group},
+	{method: "PUT", path: "/v1/groups/{name}", write: true, body: maxGroupBody, do: (*call).putGroup},
+	{method: "POST", path: "/v1/groups/{name}/join", write: true, do: (*call).joinGroup},
+	{method: "POST", path: "/v1/groups/{name}/leave", write: true, do: (*call).leaveGroup},
+	{method: "POST", path: "/v1/groups/{name}/move", write: true, do: steer(moveOp)},
+	{method: "POST", path: "/v1/groups/{name}/pin", write: true, do: steer(pinOp)},
+	{method: "POST", path: "/v1/groups/{name}/unpin", write: true, do: steer(unpinOp)},
+	{method: "POST", path: "/v1/groups/{name}/pause", write: true, do: steer(pauseOp)},
+	{method: "POST", path: "/v1/groups/{name}/resume", write: true, do: steer(resumeOp)},
+
+	{method: "POST", path: "/v1/jobs/record", write: true, do: (*call).recordJob},
+	{method: "GET", path: "/v1/jobs", query: "consistency,limit,after,key,prefix", do: (*call).jobs},
 
 	{method: "GET", path: "/v1/history", query: "consistency,limit,after,key,since", do: (*call).history},
 	{method: "GET", path: "/v1/events", query: "since,type,key", stream: true, do: (*call).events},
@@ -193,7 +210,7 @@ func (c *call) run(rt route) (any, int, error) {
 	if c.query, err = queryOf(c.r, rt); err != nil {
 		return nil, 0, err
 	}
-	if c.body, err = readBody(c.w, c.r); err != nil {
+	if c.body, err = readBody(c.w, c.r, cmp.Or(rt.body, maxBody)); err != nil {
 		return nil, 0, err
 	}
 	if c.timeout, err = c.duration("timeout"); err != nil {

@@ -41,7 +41,7 @@ func (c *call) leases() (any, int, error) {
 func leaseOf(view *fsm.View, l *fsm.Lease) Lease {
 	lease := Lease{
 		Key: l.Key, Token: l.Token, AcquiredAt: stamp(l.AcquiredAt), AcquiredRevision: l.AcquiredRevision,
-		State: l.State.String(), Waiters: view.WaiterCount(l.Key),
+		State: l.State.String(), Waiters: view.WaiterCount(l.Key), Group: l.Group, Stuck: stuckOf(l.Stuck),
 	}
 	if l.Note != nil {
 		lease.Successor, lease.By, lease.Reason = l.Note.To, l.Note.By, l.Note.Reason
@@ -60,7 +60,7 @@ func (c *call) release() (any, int, error) {
 	if err := decodeJSON(c.body, &req); err != nil {
 		return nil, 0, err
 	}
-	return c.done(http.StatusOK, &fsm.Release{Key: req.Key, Token: req.Token, SessionId: req.SessionID})
+	return c.done(http.StatusOK, &fsm.Release{Key: req.Key, Token: req.Token, SessionId: req.SessionID, Failure: req.Failure})
 }
 
 // transfer asks the holder to hand the lease to a waiter of another instance.

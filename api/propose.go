@@ -21,13 +21,18 @@ func (c *call) propose(op fsm.Op) (*fsm.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := c.outliving()
+	defer cancel()
+	return c.h.propose(ctx, op, opts...)
+}
+
+// outliving has the call's deadline and does not end when its caller hangs up.
+func (c *call) outliving() (context.Context, context.CancelFunc) {
 	ctx := context.WithoutCancel(c.ctx)
 	if deadline, ok := c.ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline)
-		defer cancel()
+		return context.WithDeadline(ctx, deadline)
 	}
-	return c.h.propose(ctx, op, opts...)
+	return ctx, func() {}
 }
 
 func (h *handler) propose(ctx context.Context, op fsm.Op, opts ...node.ProposeOption) (*fsm.Result, error) {

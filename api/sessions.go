@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,7 +72,11 @@ func (c *call) keepAlive() (any, int, error) {
 	}
 	answer := KeptAlive{Revision: ka.Revision, TTL: Duration(ka.TTL), TrustedFor: Duration(ka.TrustedFor), Leases: []KeptLease{}}
 	for _, l := range ka.Leases {
-		answer.Leases = append(answer.Leases, KeptLease{Key: l.Key, Token: l.Token, State: l.State.String()})
+		kept := KeptLease{Key: l.Key, Token: l.Token, State: l.State.String(), Group: l.Group}
+		if l.Group != "" {
+			kept.Workload = strings.TrimPrefix(l.Key, fsm.WorkloadKey(l.Group, ""))
+		}
+		answer.Leases = append(answer.Leases, kept)
 	}
 	return answer, http.StatusOK, nil
 }

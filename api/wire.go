@@ -133,6 +133,9 @@ type KeptLease struct {
 	Key   string `json:"key"`
 	Token uint64 `json:"token"`
 	State string `json:"state"`
+	// Group and Workload say what a group granted.
+	Group    string `json:"group,omitempty"`
+	Workload string `json:"workload,omitempty"`
 }
 
 // Leases answers GET /v1/leases, in the order of keys.
@@ -152,6 +155,8 @@ type Lease struct {
 	AcquiredAt       time.Time `json:"acquired_at,omitzero"`
 	AcquiredRevision uint64    `json:"acquired_revision"`
 	State            string    `json:"state"`
+	Group            string    `json:"group,omitempty"` // that granted it
+	Stuck            *Stuck    `json:"stuck,omitempty"`
 	Successor        string    `json:"successor,omitempty"`
 	By               string    `json:"by,omitempty"`
 	Reason           string    `json:"reason,omitempty"`
@@ -188,6 +193,8 @@ type ReleaseRequest struct {
 	Key       string `json:"key"`
 	Token     uint64 `json:"token"`
 	SessionID string `json:"session_id"`
+	// Failure says that the run failed, and why.
+	Failure string `json:"failure,omitempty"`
 }
 
 // TransferRequest is the body of POST /v1/leases/transfer.
@@ -256,6 +263,11 @@ type Event struct {
 	Detail     string    `json:"detail,omitempty"`
 	Term       uint64    `json:"term,omitempty"`
 	Version    uint64    `json:"version,omitempty"`
+	// Total is that of a job.recorded, and how many assignments of a
+	// group.planned changed something.
+	Total uint64 `json:"total,omitempty"`
+	// Certain is how long the runs of a lease.overlap surely overlapped.
+	Certain Duration `json:"certain,omitempty"`
 }
 
 // Health answers GET /healthz and GET /readyz.
