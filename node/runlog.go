@@ -38,6 +38,7 @@ type runLog struct {
 	sleep   *sleepDetector
 	log     *slog.Logger
 	timeout time.Duration
+	alone   time.Duration // a report goes by itself if none has gone for so long
 	limit   time.Duration // looks further apart than this mean that the process was held up
 	wake    chan struct{}
 
@@ -47,6 +48,7 @@ type runLog struct {
 	void     bool          // held up since looked: nothing is believed before the next look
 	epoch    uint64
 	seq      uint64
+	reported time.Duration         // when the last report was made
 	open     map[uint64]*loggedRun // by run: not over
 	news     []*loggedRun          // not taken by the leader yet
 	sendAt   time.Duration         // when they go by themselves
@@ -96,6 +98,7 @@ func newRunLog(cfg leaseConfig, w *witness) *runLog {
 		sleep:   newSleepDetector(cfg.clock),
 		log:     cfg.log,
 		timeout: 2 * cfg.timing.RaftTimeout,
+		alone:   2 * cfg.timing.RenewInterval,
 		// Shorter hold-ups do no harm: a run that is made to stop at the end of
 		// trust is over a margin before anybody else may begin.
 		limit: margin / 2,
@@ -204,6 +207,7 @@ func (l *runLog) report() *report {
 		return nil
 	}
 	l.seq++
+	l.reported = now
 	p := &report{epoch: l.epoch, msg: &nodepb.RunReport{
 		Term: l.term, Seq: l.seq, Epoch: l.epoch, Sent: int64(now),
 		EchoSeq: l.echo.seq, EchoReceived: int64(l.echo.received),
@@ -280,7 +284,9 @@ func (l *runLog) run(ctx context.Context) error {
 	for {
 		next, send := l.next()
 		if send {
-			wg.Go(func() { l.send(ctx) })
+			if p := l.report(); p != nil {
+				wg.Go(func() { l.send(ctx, p) })
+			}
 		}
 		if next == far {
 			a.stop()
@@ -305,13 +311,16 @@ func (l *runLog) next() (at time.Duration, send bool) {
 		return far, false
 	}
 	at = l.looked + l.limit/2
-	if len(l.news) > 0 && !l.flying {
-		if l.clock.boot() >= l.sendAt {
-			return at, true
-		}
-		at = min(at, l.sendAt)
+	if l.flying || l.void {
+		return at, false
 	}
-	return at, false
+	// Without a session there is no keep-alive to travel with, and work that
+	// goes on without one is what matters most.
+	due := l.reported + l.alone
+	if len(l.news) > 0 {
+		due = l.sendAt
+	}
+	return min(at, due), l.clock.boot() >= due
 }
 
 // look is called when an alarm rings, and then only: a process that is stopped
@@ -330,11 +339,7 @@ func (l *runLog) look() {
 }
 
 // send has the leader take a report that goes by itself.
-func (l *runLog) send(ctx context.Context) {
-	p := l.report()
-	if p == nil {
-		return
-	}
+func (l *runLog) send(ctx context.Context, p *report) {
 	defer l.poke()
 	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, errSlowLeader)
 	defer cancel()

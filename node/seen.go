@@ -44,6 +44,7 @@ type seenRun struct {
 	startKnown     bool
 	endKnown       bool
 	over           bool
+	gapSeen        bool // the gap before it was measured
 	lost           bool // no more will be known; end is an instant at which it still ran
 	moved          bool // it was lost once: its instants may be of different epochs
 }
@@ -58,7 +59,6 @@ type seenKey struct {
 	name  string
 	runs  []*seenRun
 	pairs [][2]*seenRun // that are not judged yet
-	gapAt uint64        // newest token before which a gap was measured
 }
 
 // stretch is what is known of r on the leader's clock; its start must be.

@@ -392,15 +392,15 @@ func (w *witness) overlap(a, b *seenRun, v finding) {
 // the key between them, and somebody wanted it all the time.
 func (w *witness) gap(a, b *seenRun, end, start span) {
 	k := a.key
-	if w.passed.from(b.token) != a.token || k.gapAt >= b.token {
+	if w.passed.from(b.token) != a.token {
 		return
 	}
 	for _, r := range k.runs {
-		if r.token == a.token && r.began > a.began && r.node == a.node {
-			return // a is not the last run of its grant
+		if r.token == a.token && r.began > a.began && r.node == a.node || r.token == b.token && r.gapSeen {
+			return // a is not the last run of its grant, or b not the first
 		}
 	}
-	k.gapAt = b.token
+	b.gapSeen = true
 	w.observe.sawGap(gapBetween(end, start))
 }
 
