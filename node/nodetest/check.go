@@ -33,7 +33,8 @@ func (c *Cluster) end() {
 }
 
 // Check fails the test if an invariant is broken: two nodes with different
-// states at one revision, a key with two holders, a token that did not grow.
+// states at one revision, a key with two holders, a token that did not grow, runs of one
+// key that overlapped.
 func (c *Cluster) Check() {
 	c.t.Helper()
 	type seen struct {
@@ -53,7 +54,27 @@ func (c *Cluster) Check() {
 		}
 		states[v.Revision()] = seen{i, hash}
 		c.checkTokens(i, v)
+		if o := c.Overlaps(i); o != 0 {
+			c.t.Errorf("node %d saw %v pairs of runs of one key overlap", i, o)
+		}
 	}
+}
+
+// Overlaps is how many overlaps of runs the newest start of node i has found
+// while it led.
+func (c *Cluster) Overlaps(i int) float64 {
+	c.t.Helper()
+	families, err := c.Node(i).Metrics().Gather()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "miw_overlap_total" {
+			return f.Metric[0].Counter.GetValue()
+		}
+	}
+	c.t.Fatalf("node %d has no metric of overlaps", i)
+	return 0
 }
 
 func (c *Cluster) checkTokens(i int, v *fsm.View) {
