@@ -139,7 +139,8 @@ var histories = []struct {
 	}}, bad: []string{jepsen.CheckEvents}},
 	{name: "a reader misses one and is told", h: jepsen.History{Events: []jepsen.Event{
 		event("n1", 5, "lease.granted", 10, s), event("n1", 6, "lease.ended", 10, 2*s), event("n1", 7, "lease.granted", 11, 3*s),
-		event("n2", 5, "lease.granted", 10, s), {Revision: 7, Type: "lease.granted", Key: "k", Token: 11, Reader: "n2", At: 3 * s, Resync: true},
+		event("n2", 5, "lease.granted", 10, s),
+		{Revision: 7, Type: "lease.granted", Key: "k", Token: 11, Reader: "n2", At: 3 * s, Resync: true},
 	}}},
 	{name: "a reader gets one twice", h: jepsen.History{Events: []jepsen.Event{event("n1", 5, "lease.granted", 10, s), event("n1", 5, "lease.granted", 10, 2*s)}}, bad: []string{jepsen.CheckEvents}},
 	{name: "readers differ", h: jepsen.History{Events: []jepsen.Event{event("n1", 5, "lease.granted", 10, s), event("n2", 5, "lease.granted", 11, 2*s)}}, bad: []string{jepsen.CheckEvents}},

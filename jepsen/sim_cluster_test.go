@@ -41,6 +41,8 @@ type simConfig struct {
 	late bool
 	// restless, if not 0, is how many runs of a hundred end by themselves; -1 none.
 	restless int
+	// steps are carried out instead of what the seed draws.
+	steps []jepsen.Step
 	// lasts is the shortest time that a fault lasts.
 	lasts time.Duration
 }

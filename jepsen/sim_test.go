@@ -27,7 +27,9 @@ func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.Histo
 		rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x6c6f6164))
 		length := time.Minute + time.Duration(rng.Int64N(int64(time.Minute)))
 		s := newSim(t, cfg)
-		steps = jepsen.Schedule(cfg.seed, faults, s.names, length)
+		if steps = cfg.steps; steps == nil {
+			steps = jepsen.Schedule(cfg.seed, faults, s.names, length)
+		}
 		if cfg.lasts > 0 {
 			steps = stretch(steps, cfg.lasts)
 		}
@@ -78,7 +80,7 @@ func TestSim(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	seeds, from := simSeeds, *fromFlag
 	if raceEnabled {
-		seeds = 10
+		seeds = 6
 	}
 	if *seedsFlag > 0 {
 		seeds = *seedsFlag
