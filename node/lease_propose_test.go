@@ -10,7 +10,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/miwnode/miwnode/fsm"
+	"github.com/miwnode/miwnode/node/nodepb"
 	"github.com/miwnode/miwnode/transport"
 )
 
@@ -372,6 +375,38 @@ func TestPropose_MalformedProposal(t *testing.T) {
 	if err := checkProposal(twice, 2, me); !errors.Is(err, fsm.ErrPermissionDenied) {
 		t.Errorf("another name hidden behind the right one: %v, want ErrPermissionDenied", err)
 	}
+}
+
+// The leader takes proposals under the name of the greeting only.
+func TestPropose_InAnothersName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newFakeCluster(t, 3)
+		leader, victim := c.nodes[0], c.nodes[1]
+		cmd := &command{seq: 1, body: mustMarshal(t, fsm.NewCommand(&fsm.OpenSession{SessionId: "forged", TtlMs: 6000}))}
+		victim.lease.proposer.mu.Lock()
+		q := &nodepb.ProposeRequest{Batch: victim.lease.proposer.appendProposal(nil, fsm.Version, []*command{cmd}), Commands: 1}
+		victim.lease.proposer.mu.Unlock()
+		for _, peer := range []transport.Identity{{NodeID: "n2", Boot: 1}, {NodeID: "n1", Boot: 2}} {
+			if _, err := leader.lease.handlePropose(t.Context(), peer, q); !errors.Is(err, fsm.ErrPermissionDenied) {
+				t.Errorf("boot %d of %s in the name of n1: %v, want ErrPermissionDenied", peer.Boot, peer.NodeID, err)
+			}
+		}
+		if _, ok := leader.machine.View().Session("forged"); ok {
+			t.Error("a forged proposal was applied")
+		}
+		if _, err := leader.lease.handlePropose(t.Context(), transport.Identity{NodeID: "n1", Boot: 1}, q); err != nil {
+			t.Errorf("in its own name: %v", err)
+		}
+	})
+}
+
+func mustMarshal(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // Proposals that are written by hand and put end to end are the batch that the

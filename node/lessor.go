@@ -55,10 +55,12 @@ const (
 	barTimer
 	drainTimer
 	cordonTimer
+	pinTimer
+	pauseTimer
 )
 
 // timerName names what runs out: a grant by its key and token, a mark by its
-// instance and revision.
+// instance, or the key of its workload's lease, and its revision.
 type timerName struct {
 	kind   timerKind
 	name   string
@@ -247,6 +249,11 @@ func (l *lessor) begin(term uint64) {
 		l.addMarks(s, now)
 		l.mu.Unlock()
 	}
+	for m := range view.PendingMarks() {
+		l.mu.Lock()
+		l.addWorkloadMark(m, now)
+		l.mu.Unlock()
+	}
 	for lease := range view.PendingLeases() {
 		l.mu.Lock()
 		l.addLease(view, lease, now)
@@ -259,19 +266,6 @@ func (l *lessor) end() {
 	defer l.mu.Unlock()
 	l.term = 0
 	l.sessions, l.timers, l.queue = nil, nil, nil
-}
-
-// addMarks has the marks of an instance run out that are to; l.mu is held.
-func (l *lessor) addMarks(s *fsm.Session, now time.Duration) {
-	if s.InstanceID == "" {
-		return
-	}
-	if m := s.Drain; m != nil && m.ExpiresIn > 0 {
-		l.addTimer(timerName{drainTimer, s.InstanceID, m.Revision}, now, m.ExpiresIn)
-	}
-	if m := s.Cordon; m != nil && m.ExpiresIn > 0 {
-		l.addTimer(timerName{cordonTimer, s.InstanceID, m.Revision}, now, m.ExpiresIn)
-	}
 }
 
 // addLease starts the timer of a revoked or barred lease; l.mu is held.
@@ -291,7 +285,7 @@ func (l *lessor) addLease(view *fsm.View, lease *fsm.Lease, now time.Duration) {
 
 // applied takes what an entry did. It is called on the apply goroutine.
 func (l *lessor) applied(o *fsm.Outcome) {
-	if len(o.Events) == 0 && len(o.Marked) == 0 {
+	if len(o.Events) == 0 && len(o.Marked) == 0 && len(o.MarkedWorkloads) == 0 {
 		return
 	}
 	l.mu.Lock()
@@ -332,6 +326,9 @@ func (l *lessor) applied(o *fsm.Outcome) {
 		if s, ok := view.Instance(id); ok {
 			l.addMarks(s, now)
 		}
+	}
+	for _, m := range o.MarkedWorkloads {
+		l.addWorkloadMark(m, l.clock.boot())
 	}
 	if !opened {
 		return
@@ -428,6 +425,8 @@ func (l *lessor) decide(view *fsm.View, d *deadline, term uint64) fsm.Op {
 		if s, ok := view.Instance(d.name); ok && s.Cordon != nil && s.Cordon.Revision == d.number {
 			return &fsm.MarkInstance{InstanceId: d.name, Mark: fsm.MarkUncordon, MarkedRevision: d.number, Term: term, Reason: "expired"}
 		}
+	case pinTimer, pauseTimer:
+		return decideWorkload(view, d, term)
 	}
 	return nil
 }
