@@ -91,6 +91,17 @@ func TestMoves_Limits(t *testing.T) {
 	now, _ = coord.Moves(small, must(t, coord.Sticky{}, small), coord.MoveLimits{})
 	equal(t, len(now), 1, "of a small group, one at a time")
 
+	// A chain through a full instance: what makes room there goes first, though it evens out less.
+	chain := coord.Problem{
+		Workloads: workloads("1", "2", "3", "4", "5", "6", "7", "8"), Current: []int{0, 0, 0, 0, 0, 1, 1, 2}, Can: func(i, w int) bool { return i != 2 || w > 4 },
+		Instances: []coord.InstanceInfo{joined("a", 1), {ID: "b", JoinedRevision: 2, Eligible: true, Capacity: 2}, joined("c", 3)},
+	}
+	now, later = coord.Moves(chain, must(t, coord.Sticky{}, chain), coord.MoveLimits{Most: 2})
+	equalLines(t, told(chain, now),
+		"6: b → c, rebalance: b has 2 workloads, c has 1 workload",
+		"4: a → b, rebalance: a has 5 workloads, b has 1 workload",
+	)
+
 	p.Instances[0].Draining = true
 	a = must(t, coord.Sticky{}, p)
 	now, later = coord.Moves(p, a, coord.MoveLimits{Most: 1, UnderWay: 1})

@@ -110,11 +110,8 @@ func (b *board) place(k int32) {
 			b.put(k, b.shift(end))
 			return
 		}
-	} else if to := b.evict(row, w.weight); to >= 0 {
-		b.put(k, to)
-		return
 	}
-	// There is room only where it failed last, or nowhere.
+	// There is room only where it failed last, or nowhere yet: others may have to go.
 	if i := b.p.at(b.p.Avoid, w.index); i != None && b.p.Takes(i, w.index) {
 		if to := b.deskOf[i]; b.desks[to].takes && b.desks[to].room() >= w.weight {
 			b.put(k, to)
@@ -208,40 +205,6 @@ func (b *board) relieve(desk int32) bool {
 	}
 	b.move(k, b.lightest(b.row(b.works[k].class), b.works[k].weight))
 	return true
-}
-
-// evict makes room for a workload of that weight at a desk of the row, by one
-// move to a desk that has room, and returns the desk, or -1.
-func (b *board) evict(row []uint64, weight int64) int32 {
-	if b.roomiest(b.everyone, -1) <= 0 {
-		return -1
-	}
-	for s := range b.in(row) {
-		lacks := weight - b.desks[s].room()
-		best := int32(-1)
-		for n := range b.desks[s].shelves {
-			sh := &b.desks[s].shelves[n]
-			at := b.from(sh, lacks)
-			if at == len(sh.works) || best >= 0 && !b.heavier(best, sh.works[at]) {
-				continue
-			}
-			if b.works[sh.works[at]].weight <= b.roomiest(b.row(sh.class), s) {
-				best = sh.works[at]
-			}
-		}
-		if best < 0 {
-			continue
-		}
-		to := int32(-1)
-		for t := range b.in(b.row(b.works[best].class)) {
-			if t != s && b.desks[t].room() >= b.works[best].weight && (to < 0 || b.less(t, to)) {
-				to = t
-			}
-		}
-		b.move(best, to)
-		return s
-	}
-	return -1
 }
 
 // settle is level for different weights: when loads differ by more than the
