@@ -72,8 +72,8 @@ over; no database or other service is needed.`,
 		}
 	}
 	group("run", a.startCommand(), a.demoCommand(), a.execCommand())
-	group("read", a.statusCommand(), a.membersCommand(), a.instancesCommand(), a.leasesCommand(), a.historyCommand(), a.eventsCommand())
-	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.revokeCommand(), a.stepDownCommand())
+	group("read", a.statusCommand(), a.membersCommand(), a.instancesCommand(), a.leasesCommand(), a.groupsCommand(), a.jobsCommand(), a.historyCommand(), a.eventsCommand(), a.whyCommand(), a.planCommand())
+	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.moveCommand(), a.pinCommand(), a.unpinCommand(), a.pauseCommand(), a.resumeCommand(), a.revokeCommand(), a.stepDownCommand())
 	group("prove", a.benchCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommandGroupID("prepare")

@@ -18,6 +18,8 @@ type readCommand struct {
 	args                      cobra.PositionalArgs
 	flags                     func(cmd *cobra.Command)
 	path                      string
+	// find, if set, tells path and parameters by the arguments.
+	find func(ctx context.Context, c *api.Client, args []string) (path string, query url.Values, err error)
 	// query fills the parameters; nil asks for none.
 	query func(args []string) url.Values
 	// show writes the answer for a person.
@@ -39,14 +41,19 @@ func (a *app) reading(r readCommand) *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			query := url.Values{}
-			if r.query != nil {
+			path, query := r.path, url.Values{}
+			switch {
+			case r.find != nil:
+				if path, query, err = r.find(cmd.Context(), c, args); err != nil {
+					return err
+				}
+			case r.query != nil:
 				query = r.query(args)
 			}
 			if consistency != "" {
 				query.Set("consistency", consistency)
 			}
-			raw, err := a.call(cmd.Context(), c, api.Request{Method: "GET", Path: r.path, Query: query}, nil)
+			raw, err := a.call(cmd.Context(), c, api.Request{Method: "GET", Path: path, Query: query}, nil)
 			if err != nil {
 				return err
 			}

@@ -58,6 +58,7 @@ var startSettings = []setting{
 	{"insecure", truth, "false", "allow addresses beyond loopback without TLS, keys and tokens"},
 	{"log-level", text, "info", "debug, info, warn or error"},
 	{"log-format", text, "text", "text or json"},
+	{"group", list, "", "YAML file of a group whose workloads are commands, shared out among the nodes that name it (repeatable)"},
 	{"singleton", lines, "", "key=CMD: run CMD on exactly one node (repeatable)"},
 }
 

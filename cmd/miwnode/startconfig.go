@@ -23,6 +23,7 @@ type startConfig struct {
 	node       node.Config
 	server     api.ServerConfig
 	singletons []singleton
+	groups     []groupFile
 	log        *slog.Logger
 }
 
@@ -55,6 +56,7 @@ func (s settings) build(stderr io.Writer) (startConfig, error) {
 		TLSCert: b.text("tls-cert"), TLSKey: b.text("tls-key"), Insecure: c.node.Insecure, Logger: c.log,
 	}
 	c.singletons = b.singletons()
+	c.groups = b.groups()
 	judged := c.node
 	judged.Insecure = judged.Insecure || !secretsRead // that they are missing has been said
 	b.add(judged.Validate())

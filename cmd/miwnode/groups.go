@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/miwnode/miwnode/api"
+)
+
+func (a *app) groupsCommand() *cobra.Command {
+	var page paging
+	one := false
+	cmd := a.reading(readCommand{
+		use: "groups [GROUP]", short: "List the groups of workloads, or the workloads of one and who runs them",
+		example: `  miwnode groups
+  miwnode groups shards
+  miwnode groups shards -o json`,
+		args:  atMostOne,
+		flags: page.flags,
+		find: func(_ context.Context, _ *api.Client, args []string) (string, url.Values, error) {
+			if one = len(args) == 1; one {
+				return "/v1/groups/" + api.PathEscape(args[0]), page.query(), nil
+			}
+			return "/v1/groups", page.query(), nil
+		},
+		show: func(raw []byte) error {
+			if one {
+				var g api.Group
+				if err := json.Unmarshal(raw, &g); err != nil {
+					return err
+				}
+				return a.showGroup(g)
+			}
+			var answer api.Groups
+			if err := json.Unmarshal(raw, &answer); err != nil {
+				return err
+			}
+			return a.showGroups(answer)
+		},
+	})
+	cmd.ValidArgsFunction = a.completeGroupNames
+	return cmd
+}
+
+func atMostOne(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage(cmd, "unexpected argument %q", args[1])
+	}
+	return nil
+}
+
+func (a *app) showGroups(answer api.Groups) error {
+	if len(answer.Groups) == 0 {
+		return a.empty("No groups: no instance has declared workloads. A file of them does it: miwnode start --group shards.yaml")
+	}
+	t := newTable(a.stdout, "GROUP", "ASSIGNER", "MEMBERS", "WORKLOADS", "ACTIVE", "OTHERS", "PLANNER")
+	for _, g := range answer.Groups {
+		total := 0
+		for _, n := range g.Counts {
+			total += n
+		}
+		t.row(g.Name, g.Assigner, len(g.Members), total, g.Counts["active"], others(g.Counts), plannerOf(g))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	a.more(answer.Next)
+	return nil
+}
+
+// others counts what is not active, the worst first.
+func others(counts map[string]int) string {
+	var parts []string
+	for _, status := range []string{"stuck", "failed", "inactive", "transferring", "paused"} {
+		if n := counts[status]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, status))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func plannerOf(g api.Group) string {
+	switch {
+	case g.Planner != "":
+		return g.Planner
+	case len(g.Members) == 0:
+		return "nobody: no members"
+	}
+	return "nobody yet"
+}
+
+func (a *app) showGroup(g api.Group) error {
+	head := newTable(a.stdout, "group", g.Name)
+	head.row("assigner", g.Assigner)
+	head.row("rebalance", g.Rebalance)
+	head.row("planner", plannerOf(g))
+	planned := age(g.PlannedAt) + " ago"
+	switch {
+	case g.PlannedAt.IsZero():
+		planned = "never"
+	case g.PlannedInputs < g.Inputs:
+		planned += ", a new plan is due"
+	}
+	head.row("planned", planned)
+	if err := head.flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	if err := a.showMembers(g); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	return a.showWorkloads(g)
+}
+
+func (a *app) showMembers(g api.Group) error {
+	if len(g.Members) == 0 {
+		return a.empty("No members: nothing runs until an instance joins (miwnode start --group FILE, a coordinator in Go, or POST /v1/groups/%s/join).", g.Name)
+	}
+	t := newTable(a.stdout, "MEMBER", "NODE", "NAME", "WORKLOADS", "DECLARES", "CAPACITY", "STATE", "ZONE", "JOINED")
+	for _, m := range g.Members {
+		capacity := ""
+		if m.Capacity > 0 {
+			capacity = fmt.Sprint(m.Capacity)
+		}
+		state, _ := instanceState(api.Instance{Draining: m.Draining, Cordoned: m.Cordoned})
+		t.row(m.InstanceID, m.NodeID, m.Name, m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt)
+	}
+	return t.flush()
+}
+
+func (a *app) showWorkloads(g api.Group) error {
+	if len(g.Workloads) == 0 {
+		return a.empty("No workloads: no member declares any, and none were put.")
+	}
+	t := newTable(a.stdout, "WORKLOAD", "STATUS", "OWNER", "NODE", "TOKEN", "SINCE", "TO", "BECAUSE")
+	for _, w := range g.Workloads {
+		token := ""
+		if w.Token != 0 {
+			token = fmt.Sprint(w.Token)
+		}
+		t.row(w.Key, w.Status, cmpOr(w.Name, w.Owner), w.NodeID, token, age(w.Since), w.Successor, remark(w))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	a.more(g.Next)
+	return nil
+}
+
+// remark is what there is to say of a workload.
+func remark(w api.GroupWorkload) string {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	if w.Pause != nil {
+		add("paused%s%s", expiry(w.Pause.At, w.Pause.ExpiresIn), said(w.Pause.Reason, w.Pause.By))
+	}
+	if w.Pin != nil {
+		add("pinned to %s%s%s", w.Pin.InstanceID, expiry(w.Pin.At, w.Pin.ExpiresIn), said(w.Pin.Reason, w.Pin.By))
+	}
+	switch {
+	case w.Stuck != nil:
+		add("does not stop since %s", age(w.Stuck.At))
+	case w.Preparing:
+		add("the successor prepares")
+	case w.Status == "transferring" && w.Pause == nil:
+		add("told to stop%s", said(w.Reason, w.By))
+	}
+	if f := w.Failure; f != nil {
+		add("failed %d times, last on %s: %s", f.Count, f.InstanceID, f.Error)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// said is a reason and who gave it.
+func said(reason, by string) string {
+	switch {
+	case reason != "" && by != "":
+		return fmt.Sprintf(": %s (%s)", reason, by)
+	case reason != "":
+		return ": " + reason
+	case by != "":
+		return " by " + by
+	}
+	return ""
+}
+
+// expiry is when a mark ends by itself, "" if it does not.
+func expiry(at time.Time, d api.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return " until " + at.Add(time.Duration(d)).UTC().Format("15:04:05")
+}
