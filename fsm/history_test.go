@@ -19,11 +19,21 @@ type generator struct {
 	boots map[string]uint64
 	seq   map[string]uint64
 	sent  []*fsm.Proposal // to repeat
+	// groups: half of the commands are of groups and jobs, and strangers want
+	// the keys of workloads.
+	groups bool
 }
 
-var twinKeys = []string{"k1", "k2", "k3", "k4"}
+var (
+	twinKeys      = []string{"k1", "k2", "k3", "k4"}
+	twinGroupKeys = []string{"g/w1", "g/w2", "g/w3", "g/w4", "h/w1", "h/w3", "k1"}
+)
 
 func pick[T any](g *generator, from []T) T { return from[g.r.IntN(len(from))] }
+
+func newGenerator(seed uint64) *generator {
+	return &generator{r: rand.New(rand.NewPCG(seed, 1)), twin: newTwin(), boots: map[string]uint64{}, seq: map[string]uint64{}, groups: seed%2 == 1}
+}
 
 func (g *generator) session() string { return pick(g, []string{"a", "b", "c", "d", "e"}) }
 
@@ -43,6 +53,12 @@ func (g *generator) termOf() uint64 {
 
 func (g *generator) op() fsm.Op {
 	key, s := pick(g, twinKeys), g.session()
+	if g.groups {
+		if g.r.IntN(3) != 0 {
+			return g.groupOp()
+		}
+		key = pick(g, twinGroupKeys)
+	}
 	holder := pick(g, []string{"", "", "h"})
 	ask := uint64(g.r.IntN(4))
 	switch g.r.IntN(26) {
@@ -62,10 +78,19 @@ func (g *generator) op() fsm.Op {
 		g.boots[node] = max(boot, g.boots[node])
 		return &fsm.OpenSession{SessionId: s, TtlMs: 10_000, NodeId: node, Boot: boot, Nonce: "x", InstanceId: fmt.Sprintf("%s-%d", node, boot), RestartProved: g.r.IntN(2) == 0}
 	case 3:
+		if g.groups && g.r.IntN(3) != 0 {
+			return g.groupOp() // sessions live longer
+		}
 		return &fsm.CloseSession{SessionId: s, Reason: pick(g, closeReasons)}
 	case 4:
+		if g.groups && g.r.IntN(3) != 0 {
+			return g.groupOp()
+		}
 		return &fsm.ExpireSession{SessionId: s, Term: g.termOf()}
 	case 5, 6, 7, 8, 9, 10, 11, 12:
+		if g.groups { // few strangers, so that groups get their keys
+			key = pick(g, []string{"k1", "k1", "k1", "g/w1"})
+		}
 		return &fsm.Acquire{Key: key, SessionId: s, Holder: holder, Wait: g.r.IntN(3) != 0, LockDelayMs: int64(g.r.IntN(2)) * 1000, Ask: ask}
 	case 13, 14:
 		return &fsm.CancelWait{Key: key, SessionId: s, Holder: holder, Ask: ask}
@@ -73,7 +98,11 @@ func (g *generator) op() fsm.Op {
 		if l := g.twin.leases[key]; l != nil && l.session != "" && g.r.IntN(4) != 0 {
 			s = l.session
 		}
-		return &fsm.Release{Key: key, Token: g.token(key), SessionId: s}
+		release := &fsm.Release{Key: key, Token: g.token(key), SessionId: s}
+		if g.groups && g.r.IntN(3) == 0 {
+			release.Failure = "failed"
+		}
+		return release
 	case 18, 19:
 		to := "n1-1"
 		if w := g.twin.queues[key]; len(w) > 0 {
@@ -90,6 +119,9 @@ func (g *generator) op() fsm.Op {
 		return &fsm.LiftBar{Key: key, Token: g.token(key), Term: g.termOf()}
 	}
 	m := &fsm.MarkInstance{InstanceId: "n2-1", Mark: pick(g, marks)}
+	if g.groups && g.r.IntN(2) == 0 {
+		m.Mark = fsm.MarkUndrain
+	}
 	if s := g.twin.sessions[s]; s != nil && s.open.InstanceId != "" {
 		m.InstanceId = s.open.InstanceId
 		if revision := s.marks["drain"]; (m.Mark == fsm.MarkUndrain || m.Mark == fsm.MarkUncordon) && revision != 0 && g.r.IntN(2) == 0 {
@@ -104,7 +136,7 @@ var closeReasons = []fsmpb.EndReason{fsm.CloseClosed, fsm.CloseCrashed}
 var marks = []fsmpb.Mark{fsm.MarkDrain, fsm.MarkUndrain, fsm.MarkUndrain, fsm.MarkCordon, fsm.MarkUncordon, fsm.MarkUncordon}
 
 func (g *generator) proposal() *fsm.Proposal {
-	if len(g.sent) > 0 && g.r.IntN(6) == 0 {
+	if len(g.sent) > 0 && g.r.IntN(6) == 0 && (!g.groups || g.r.IntN(5) == 0) {
 		return pick(g, g.sent) // a retry, maybe a very late one
 	}
 	node := pick(g, []string{"p1", "p2"})
@@ -118,7 +150,7 @@ func (g *generator) proposal() *fsm.Proposal {
 				c.Seq += 3 // out of order
 			}
 		}
-		if g.r.IntN(5) == 0 {
+		if g.r.IntN(5) == 0 && (!g.groups || g.r.IntN(4) == 0) {
 			c.IdempotencyKey = fmt.Sprintf("i%d", g.r.IntN(6))
 			c.IdempotencyHash = []byte(strings.Repeat(pick(g, []string{"1", "1", "1", "2"}), 32))
 		}
@@ -147,17 +179,27 @@ func TestTwin(t *testing.T) {
 }
 
 func compareTwin(t *testing.T, seed uint64, entries int) {
-	g := &generator{r: rand.New(rand.NewPCG(seed, 1)), twin: newTwin(), boots: map[string]uint64{}, seq: map[string]uint64{}}
+	g := newGenerator(seed)
 	l := newLogbook(t)
 	l.term = 2
 	other := fsm.NewState() // never restored
 	replay(t, other, 1, 1, l.stamp, []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(&fsm.InitCluster{ClusterId: "c1", Version: 1})}}})
 	g.twin.index, g.twin.term, g.twin.lastSeen = 1, 2, l.stamp
+	keys := twinKeys
+	if g.groups {
+		raise := &fsm.SetVersion{Version: 2}
+		l.done(raise)
+		replay(t, other, l.index, l.term, l.stamp, []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(raise)}}})
+		keys = twinGroupKeys
+	}
 	type kept struct {
 		view *fsm.View
 		hash [32]byte
 	}
 	var views []kept
+	if g.groups {
+		entries *= 2
+	}
 	for range entries {
 		l.stamp += g.r.Int64N(int64(20 * time.Second))
 		if g.r.IntN(40) == 0 {
@@ -191,8 +233,8 @@ func compareTwin(t *testing.T, seed uint64, entries int) {
 			v := l.state.View()
 			views = append(views, kept{v, v.Hash()})
 			checkInvariants(t, v)
-			checkQueues(t, v, twinKeys)
-			equalLines(t, fmt.Sprintf("state at %d", l.index), dumpView(v, twinKeys), g.twin.dump())
+			checkQueues(t, v, keys)
+			equalLines(t, fmt.Sprintf("state at %d", l.index), dumpView(v, keys), g.twin.dump())
 		}
 		if t.Failed() {
 			t.FailNow()
@@ -225,8 +267,8 @@ func compareAnswers(t *testing.T, index uint64, proposals []*fsm.Proposal, got *
 	for i, p := range proposals {
 		for j, cmd := range p.Commands {
 			r, w := got.Proposals[i].Results[j], want[i][j]
-			g := twinAnswer{code: uint64(r.Code), token: r.Token, queued: r.Queued}
-			if g.code != w.code || g.token != w.token || g.queued != w.queued {
+			g := twinAnswer{code: uint64(r.Code), token: r.Token, queued: r.Queued, total: r.Total}
+			if g.code != w.code || g.token != w.token || g.queued != w.queued || g.total != w.total {
 				t.Errorf("entry %d, %T{%v} seq %d key %q: got code %v token %d queued %v (%s), want code %v token %d queued %v",
 					index, fsm.OpOf(cmd), fsm.OpOf(cmd), cmd.Seq, cmd.IdempotencyKey, fsm.Code(r.Code), g.token, r.Queued, r.Message, fsm.Code(w.code), w.token, w.queued)
 			}
@@ -251,10 +293,10 @@ func twinEventLine(e *fsm.Event) string {
 func TestTwin_Coverage(t *testing.T) {
 	seen := map[string]bool{}
 	codes := map[fsm.Code]bool{}
-	for seed := range uint64(10) {
-		g := &generator{r: rand.New(rand.NewPCG(seed, 1)), twin: newTwin(), boots: map[string]uint64{}, seq: map[string]uint64{}}
+	for seed := range uint64(20) {
+		g := newGenerator(seed)
 		g.twin.term = 2
-		for i := range uint64(300) {
+		for i := range uint64(300 * (1 + 3*(seed%2))) {
 			for _, answers := range g.twin.apply(i+2, 2, int64(i+1)*second, []*fsm.Proposal{g.proposal()}) {
 				for _, a := range answers {
 					codes[fsm.Code(a.code)] = true
@@ -273,6 +315,9 @@ func TestTwin_Coverage(t *testing.T) {
 		"instance.cordoned", "instance.draining", "instance.joined", "instance.left", "instance.uncordoned",
 		"instance.undrained", "lease.ended", "lease.granted", "lease.revoked", "lease.transferring", "lease.unbarred",
 		"session.closed", "session.expired", "session.opened",
+		"group.planned", "group.updated", "job.recorded",
+		"workload.assigned", "workload.failed", "workload.kept", "workload.moved", "workload.paused", "workload.pinned",
+		"workload.preparing", "workload.resumed", "workload.stuck", "workload.unpinned",
 	}
 	for _, w := range want {
 		if !seen[w] {

@@ -213,8 +213,8 @@ func (s *State) notComing(sess *Session, group string) {
 	}
 	for _, key := range sess.coming.Keys() {
 		l, _ := s.leases.Get(key)
-		if group != "" && l.Group != group {
-			continue
+		if l.Note.To != sess.InstanceID || group != "" && l.Group != group {
+			continue // of a session that has ended, the keys of others may be old
 		}
 		if _, live := s.sessions.Get(l.SessionID); live {
 			s.withoutSuccessor(l)

@@ -24,13 +24,14 @@ func (t *twin) dump() (out []string) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.leases)) {
 		l := t.leases[key]
-		out = append(out, fmt.Sprintf("lease %s %d %s session=%s holder=%s to=%s granted=%d changed=%d asks=%v", key, l.token, l.state, l.session, l.holder, l.to, l.granted, l.changed, l.asks))
+		out = append(out, fmt.Sprintf("lease %s %d %s session=%s holder=%s to=%s by=%s group=%s granted=%d changed=%d asks=%v", key, l.token, l.state, l.session, l.holder, l.to, l.by, l.group, l.granted, l.changed, l.asks))
 	}
 	for _, key := range slices.Sorted(maps.Keys(t.queues)) {
 		for _, w := range t.queues[key] {
 			out = append(out, fmt.Sprintf("waiter %s %s %s", key, w.session, w.holder))
 		}
 	}
+	out = append(out, t.dumpGroups()...)
 	return append(out, slices.Sorted(slices.Values(t.ledger))...)
 }
 
@@ -48,7 +49,7 @@ func dumpView(v *fsm.View, keys []string) (out []string) {
 		out = append(out, "instance "+s.InstanceID)
 	}
 	for l := range v.Leases("", "") {
-		out = append(out, fmt.Sprintf("lease %s %d %v session=%s holder=%s to=%s granted=%d changed=%d asks=%v", l.Key, l.Token, l.State, l.SessionID, l.Holder, l.Note.To, l.AcquiredRevision, l.ChangedRevision, l.Record().Asks))
+		out = append(out, fmt.Sprintf("lease %s %d %v session=%s holder=%s to=%s by=%s group=%s granted=%d changed=%d asks=%v", l.Key, l.Token, l.State, l.SessionID, l.Holder, l.Note.To, l.Note.By, l.Group, l.AcquiredRevision, l.ChangedRevision, l.Record().Asks))
 	}
 	sort.Strings(keys)
 	for _, key := range keys {
@@ -56,6 +57,7 @@ func dumpView(v *fsm.View, keys []string) (out []string) {
 			out = append(out, fmt.Sprintf("waiter %s %s %s", w.Key, w.SessionID, w.Holder))
 		}
 	}
+	out = append(out, dumpGroups(v)...)
 	entries := v.History(fsm.HistoryQuery{Limit: 1 << 30})
 	var ledger []string
 	for _, e := range entries {

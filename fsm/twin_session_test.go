@@ -72,6 +72,7 @@ func (t *twin) end(id, reason string) {
 	for key := range t.queues {
 		t.queues[key] = slices.DeleteFunc(t.queues[key], func(w *twinWaiter) bool { return w.session == id })
 	}
+	t.leaveAll(s)
 	for _, key := range slices.Sorted(maps.Keys(t.leases)) {
 		if t.leases[key].session == id {
 			t.endLease(t.leases[key], reason, reason == "expired")
@@ -91,6 +92,7 @@ func (t *twin) mark(op *fsm.MarkInstance) *twinAnswer {
 	if op.Mark == fsm.MarkDrain || op.Mark == fsm.MarkCordon {
 		if s.marks[name] == 0 {
 			t.emit("instance.%s %s", map[string]string{"drain": "draining", "cordon": "cordoned"}[name], op.InstanceId)
+			t.raiseFor(s)
 		}
 		s.marks[name] = t.index
 		return twinDone
@@ -103,6 +105,7 @@ func (t *twin) mark(op *fsm.MarkInstance) *twinAnswer {
 	}
 	delete(s.marks, name)
 	t.emit("instance.%s %s", map[string]string{"drain": "undrained", "cordon": "uncordoned"}[name], op.InstanceId)
+	t.raiseFor(s)
 	for _, key := range slices.Sorted(maps.Keys(t.queues)) {
 		if t.leases[key] == nil {
 			t.serve(key, "")

@@ -25,6 +25,7 @@ type twin struct {
 	keyed           []*twinKeyed
 	events          []string
 	ledger          []string
+	twinGroups
 }
 
 type twinSession struct {
@@ -39,6 +40,8 @@ type twinLease struct {
 	token, granted, changed                   uint64
 	delay                                     bool
 	asks                                      []uint64
+	group, by                                 string // of a lease that a group granted
+	stuck                                     bool
 }
 
 type twinWaiter struct {
@@ -54,6 +57,7 @@ type twinClient struct {
 
 type twinAnswer struct {
 	code, token uint64
+	total       uint64
 	queued      bool
 	session     string       // that was opened
 	acquire     *fsm.Acquire // that was granted or queued
@@ -72,6 +76,8 @@ func newTwin() *twin {
 		leases:   map[string]*twinLease{},
 		queues:   map[string][]*twinWaiter{},
 		clients:  map[string]*twinClient{},
+
+		twinGroups: newTwinGroups(),
 	}
 }
 
@@ -216,6 +222,12 @@ func (t *twin) run(op fsm.Op) *twinAnswer {
 		if l == nil || l.session != op.SessionId || l.token != op.Token {
 			return refusal(fsm.CodeStaleToken)
 		}
+		if op.Failure != "" {
+			t.emit("workload.failed %s %d %s", l.key, l.token, l.instance)
+			if l.group != "" {
+				t.failed(t.groups[l.group], l.workload(), l.instance)
+			}
+		}
 		t.giveUp(l)
 		return twinDone
 	case *fsm.Transfer:
@@ -228,7 +240,7 @@ func (t *twin) run(op fsm.Op) *twinAnswer {
 		case l.token != op.Token:
 			return refusal(fsm.CodeStaleToken)
 		case l.state != "revoked":
-			l.state, l.changed, t.sessions[l.session].changed = "revoked", t.index, t.index
+			l.state, l.by, l.changed, t.sessions[l.session].changed = "revoked", "", t.index, t.index
 			t.emit("lease.revoked %s %d %s", l.key, l.token, l.instance)
 		}
 		return twinDone
@@ -263,7 +275,7 @@ func (t *twin) run(op fsm.Op) *twinAnswer {
 	case *fsm.MarkInstance:
 		return t.mark(op)
 	}
-	panic(fmt.Sprintf("twin: %T", op))
+	return t.runGroup(op)
 }
 
 func (t *twin) acquire(op *fsm.Acquire) *twinAnswer {
@@ -364,7 +376,7 @@ func (t *twin) transfer(op *fsm.Transfer) *twinAnswer {
 	case l.state == "transferring" && l.to == op.ToInstance:
 		return twinDone
 	}
-	l.state, l.to, l.changed, t.sessions[l.session].changed = "transferring", op.ToInstance, t.index, t.index
+	l.state, l.by, l.to, l.changed, t.sessions[l.session].changed = "transferring", op.By, op.ToInstance, t.index, t.index
 	t.emit("lease.transferring %s %d %s", l.key, l.token, l.instance)
 	return twinDone
 }
@@ -414,10 +426,14 @@ func (t *twin) endLease(l *twinLease, reason string, lost bool) {
 	if s := t.sessions[l.session]; s != nil {
 		s.changed = t.index
 	}
+	t.loseRuns(l)
 	if l.delay && lost {
+		l.stuck = false
 		l.state, l.session, l.holder, l.asks, l.changed = "barred", "", "", nil, t.index
 		return
 	}
 	delete(t.leases, l.key)
-	t.serve(l.key, l.to)
+	if !t.passOn(l, reason) {
+		t.serve(l.key, l.to)
+	}
 }
