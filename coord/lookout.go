@@ -23,6 +23,7 @@ type lookout struct {
 	halt     context.Context // ends, with the cause, when the instance drains or the node closes
 	end      context.CancelCauseFunc
 	sessions map[string]*session
+	groups   map[string]bool // whose Coordinators run
 }
 
 // session is one that leases of this process hang on.
@@ -54,7 +55,7 @@ func lookoutFor(c Cluster) *lookout {
 	defer lookouts.Unlock()
 	lo := lookouts.of[c]
 	if lo == nil {
-		lo = &lookout{c: c, quit: make(chan struct{}), kick: make(chan struct{}, 1), sessions: make(map[string]*session)}
+		lo = &lookout{c: c, quit: make(chan struct{}), kick: make(chan struct{}, 1), sessions: make(map[string]*session), groups: make(map[string]bool)}
 		lo.halt, lo.end = context.WithCancelCause(context.Background())
 		wake, unwatch := c.Watch(fsm.InstanceTopic(c.InstanceID()))
 		lo.work.Go(func() { lo.run(wake, unwatch) })
@@ -214,6 +215,23 @@ func (s *session) revokedUntil(revision uint64) time.Time {
 	s.lo.mu.Lock()
 	defer s.lo.mu.Unlock()
 	return revokedUntil(s.samples, revision)
+}
+
+// enlist tells whether no other Coordinator of the group runs, and that one does.
+func (lo *lookout) enlist(group string) bool {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	if lo.groups[group] {
+		return false
+	}
+	lo.groups[group] = true
+	return true
+}
+
+func (lo *lookout) discharge(group string) {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	delete(lo.groups, group)
 }
 
 // knowsGroups tells whether the cluster has been raised to the version that

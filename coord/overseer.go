@@ -92,6 +92,12 @@ func (o *overseer) next(done, stop <-chan struct{}, rest <-chan time.Time) happe
 		return nothing
 	default:
 	}
+	// A stop comes next: what the group makes of it is no news.
+	select {
+	case <-stop:
+		return stopAsked
+	default:
+	}
 	select {
 	case <-done:
 		return workDone

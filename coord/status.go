@@ -9,6 +9,7 @@ type RunnerState string
 const (
 	StateIdle       RunnerState = "idle"        // Run was not called
 	StateWaiting    RunnerState = "waiting"     // in the queue of the key, or trying to get there
+	StatePreparing  RunnerState = "preparing"   // of a Coordinator: in Prepare, for a workload that is to come here
 	StateStarting   RunnerState = "starting"    // granted; Prepare, the slot or the proof of trust is awaited
 	StateRunning    RunnerState = "running"     // in the function
 	StateResting    RunnerState = "resting"     // holds the lease between two runs

@@ -1,0 +1,246 @@
+package coord
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/miwnode/miwnode/fsm"
+)
+
+// shift is one Run of a Coordinator. The goroutine of Run owns it; the others
+// send it what happened, as a func.
+type shift struct {
+	*Coordinator
+	lo   *lookout
+	runs context.Context // ends when the runs are to finish
+	news chan func()
+	done chan struct{}  // closed when nobody listens to news any more
+	crew sync.WaitGroup // goroutines that must end before Run returns
+
+	session *session // under which the instance is a member, nil before it is
+	wake    <-chan struct{}
+	unwatch func()
+	since   fsm.EventID // up to there the events are dealt with
+	planned bool        // the planner was started
+	stopped bool        // Run is to return
+	left    bool        // and the group was told
+}
+
+func newShift(c *Coordinator, lo *lookout) *shift {
+	return &shift{Coordinator: c, lo: lo, news: make(chan func()), done: make(chan struct{}), unwatch: func() {}}
+}
+
+// tell has f run by the owner.
+func (s *shift) tell(f func()) {
+	select {
+	case s.news <- f:
+	case <-s.done:
+	}
+}
+
+func (s *shift) run(ctx context.Context) {
+	base := context.WithoutCancel(ctx)
+	member, resign := context.WithCancel(base)
+	runs, finish := context.WithCancel(base)
+	defer resign()
+	defer finish()
+	s.runs = runs
+	s.stopping.Store(false)
+	s.log.Info("coordinator starts", slog.String("instance", s.c.InstanceID()), slog.Int("workloads", len(s.workloads)))
+	s.crew.Go(func() {
+		s.keepJoined(member)
+		s.leave(base)
+		s.tell(func() { s.left = true })
+	})
+
+	stop, closing := ctx.Done(), s.c.Closing()
+	for !s.stopped || !s.left || len(s.posts) > 0 {
+		halt := false
+		select {
+		case <-stop:
+			halt, stop = true, nil
+		case <-closing:
+			halt, closing = true, nil
+		case <-s.wake:
+			s.follow()
+		case f := <-s.news:
+			f()
+		}
+		if halt && !s.stopped {
+			s.stopped = true
+			s.stopping.Store(true)
+			finish() // first, so that what leaves may finish
+			resign()
+		}
+	}
+	close(s.done)
+	s.attend(nil)
+	s.crew.Wait()
+	s.log.Info("coordinator stopped")
+}
+
+// keepJoined is a member of the group, with one session after the other, until
+// ctx ends.
+func (s *shift) keepJoined(ctx context.Context) {
+	failures := 0
+	for ctx.Err() == nil {
+		id, err := s.c.Session(ctx)
+		if err == nil {
+			sess := s.lo.session(id)
+			asked := within(ctx, sess.ending)
+			if err = s.join(asked, id); err == nil {
+				failures = 0
+				s.tell(func() { s.attend(sess) })
+				<-asked.Done()
+				s.setJoined(false, "")
+			} else {
+				sess.leave()
+			}
+			asked.end()
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		failures++
+		s.setJoined(false, err.Error())
+		s.log.Warn("can't join the group; trying again", slog.Any("error", err))
+		_ = pause(ctx, Backoff{Initial: s.c.RenewInterval() / 2, Max: 10 * time.Second}.Delay(failures, 0))
+	}
+}
+
+func (s *shift) setJoined(joined bool, fault string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joined, s.fault = joined, fault
+}
+
+// join declares what this instance can run.
+func (s *shift) join(ctx context.Context, session string) error {
+	submit := func(op fsm.Op) error {
+		res, err := s.c.Submit(ctx, op)
+		if err == nil {
+			err = fsm.ResultErr(res)
+		}
+		return err
+	}
+	for tries := 1; ; tries++ {
+		if _, known := s.c.View().Catalog(s.catalog); !known {
+			for _, part := range s.parts {
+				if err := submit(part); err != nil {
+					return err
+				}
+			}
+		}
+		err := submit(&fsm.JoinGroup{
+			Group: s.group.Name, SessionId: session, CatalogHash: s.catalog, Capacity: s.group.Capacity,
+			Embedded: true, Prepares: s.cfg.Prepare != nil, Settings: s.group.settings(),
+		})
+		// A catalog that nobody refers to is forgotten before long.
+		if !errors.Is(err, fsm.ErrNotFound) || tries == 3 {
+			return err
+		}
+	}
+}
+
+// leave tells the group that this instance is no member any more. Where that
+// does not get through, the end of the session tells it.
+func (s *shift) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	g, ok := s.c.View().Group(s.group.Name)
+	if !ok {
+		return
+	}
+	if m, ok := g.Member(s.c.InstanceID()); ok {
+		if _, err := s.c.Submit(ctx, &fsm.LeaveGroup{Group: s.group.Name, SessionId: m.SessionID}); err != nil {
+			s.log.Warn("the group does not know yet that this instance leaves", slog.Any("error", err))
+		}
+	}
+}
+
+// attend serves the grants of a session from now on, nil: of none.
+func (s *shift) attend(sess *session) {
+	s.unwatch()
+	if s.session != nil {
+		s.session.leave()
+	}
+	s.session, s.wake, s.unwatch = sess, nil, func() {}
+	if sess == nil {
+		return
+	}
+	s.wake, s.unwatch = s.c.Watch(fsm.SessionTopic(sess.id))
+	s.setJoined(true, "")
+	s.log.Info("joined the group")
+	if !s.planned && !s.stopped {
+		s.planned = true
+		s.startPlanner()
+	}
+	s.survey()
+}
+
+// startPlanner queues for planning, until the Run ends.
+func (s *shift) startPlanner() {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.runs))
+	context.AfterFunc(s.runs, cancel)
+	s.crew.Go(func() {
+		defer cancel()
+		if err := s.planner.runner().Run(ctx); err != nil {
+			s.log.Error("planner ended", slog.Any("error", err))
+		}
+	})
+}
+
+// survey looks at everything that the session has or is to get. It is for a
+// session that is new here, and for a copy that came as a whole.
+func (s *shift) survey() {
+	v := s.c.View()
+	s.since = fsm.AfterRevision(v.Revision())
+	for key := range s.posts {
+		s.consider(v, key)
+	}
+	for l := range v.SessionLeases(s.session.id) {
+		if l.Group == s.group.Name {
+			s.consider(v, s.workloadOf(l.Key))
+		}
+	}
+	for l := range v.Successions(s.session.id) {
+		if l.Group == s.group.Name {
+			s.consider(v, s.workloadOf(l.Key))
+		}
+	}
+}
+
+func (s *shift) workloadOf(key string) string { return key[len(s.group.Name)+1:] }
+
+// follow looks at what the events since the last time concern.
+func (s *shift) follow() {
+	v := s.c.View()
+	events, whole := v.Events(s.since)
+	if !whole {
+		s.survey()
+		return
+	}
+	s.since = fsm.AfterRevision(v.Revision())
+	self, prefix := s.c.InstanceID(), fsm.WorkloadKey(s.group.Name, "")
+	for e := range events {
+		if !strings.HasPrefix(e.Key, prefix) {
+			continue
+		}
+		workload := s.workloadOf(e.Key)
+		p := s.posts[workload]
+		switch e.Type {
+		case fsm.EventLeaseGranted, fsm.EventLeaseEnded, fsm.EventLeaseTransferring, fsm.EventWorkloadPreparing, fsm.EventWorkloadKept:
+			if p != nil || e.Who.InstanceID == self || e.Note.To == self {
+				s.consider(v, workload)
+			}
+		case fsm.EventWorkloadFailed:
+			if p != nil && p.token == e.Token {
+				s.watchRecovery(p) // its next owner could not prepare
+			}
+		}
+	}
+}
