@@ -207,3 +207,15 @@ func (c *Coordinator) Status() CoordinatorStatus {
 	s.Planner = c.planner.state()
 	return s
 }
+
+// Why explains where a workload of the group is, and why. It is the package's
+// Why, with this Coordinator's Assigner.
+func (c *Coordinator) Why(workload string) (*Explanation, error) {
+	return Why(c.c.View(), c.group.Name, workload, c.group.Assigner)
+}
+
+// WhatIf returns what would move after a change. It is the package's WhatIf,
+// with this Coordinator's Assigner.
+func (c *Coordinator) WhatIf(change Change) ([]PlannedMove, error) {
+	return WhatIf(c.c.View(), c.group.Name, change, c.group.Assigner)
+}
