@@ -22,8 +22,7 @@ import (
 // newSingleton runs a command on exactly one node: a runner whose work is a
 // process of the guard.
 func newSingleton(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *coord.Runner {
-	timing := cfg.node.Timing.WithDefaults()
-	c := &command{singleton: s, g: g, addr: socketOf(cfg), timing: timing, log: cfg.log.With("node", n.ID(), "key", s.key)}
+	c := newCommand(n, g, s, cfg)
 	return coord.NewRunner(n, s.key, c.run, func(r *coord.RunnerConfig) {
 		r.Logger = cfg.log
 		r.Drain.Resume = true
@@ -31,6 +30,10 @@ func newSingleton(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *c
 		// end the process.
 		r.Stuck.WhenLost = coord.PolicyReport
 	})
+}
+
+func newCommand(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *command {
+	return &command{singleton: s, g: g, addr: socketOf(cfg), timing: cfg.node.Timing.WithDefaults(), log: cfg.log.With("node", n.ID(), "key", s.key)}
 }
 
 func socketOf(cfg startConfig) string {
@@ -41,7 +44,7 @@ func socketOf(cfg startConfig) string {
 	return abs
 }
 
-// command is a singleton's work.
+// command is the work of a singleton, or of a workload of a group.
 type command struct {
 	singleton
 	g      *guard.Guard

@@ -32,9 +32,21 @@ newlines).
 --singleton runs a command on exactly one node of all that name the same key. It
 is run without a shell, with MIW_KEY, MIW_TOKEN and MIW_ADDR in its environment;
 words are split as a POSIX shell would. It gets TERM when it must stop and KILL
-before the lease can pass on, with everything it started.`,
+before the lease can pass on, with everything it started.
+
+--group names a YAML file of workloads that are such commands. All nodes that name
+the group share them out, each workload to one node:
+
+    group: shards
+    assigner: sticky       # or balanced, primary
+    rebalance: graceful    # or immediate
+    workloads:
+      - key: a
+        weight: 2          # optional
+        run: ["sh", "-c", "exec ./shard a"]`,
 		Example: `  miwnode start
   miwnode start --singleton mailer='./mailer --queue main'
+  miwnode start --group shards.yaml
 
   # three nodes on one machine
   miwnode start --data-dir n1 --bind 127.0.0.1:7401 --api off --bootstrap-expect 3 --join 127.0.0.1:7402
