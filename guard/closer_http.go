@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"github.com/miwnode/miwnode/transport"
 )
 
 // closeHTTP deletes the session through a node's API. A session that is unknown or has run out is closed.
@@ -21,7 +23,7 @@ func closeHTTP(ctx context.Context, s Session) error {
 	if !strings.HasPrefix(h.Addr, "http://") && !strings.HasPrefix(h.Addr, "https://") {
 		base = "http://miwnode"
 		rt.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", h.Addr)
+			return transport.DialUnix(ctx, h.Addr)
 		}
 	}
 	if h.CAFile != "" {

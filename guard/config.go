@@ -36,7 +36,8 @@ type Config struct {
 	LeftoverTimeout time.Duration
 	// Logger gets what the guard says while its owner lives. Nil discards.
 	Logger *slog.Logger
-	// Stderr is where the guard says what it did after its owner died. Nil is os.Stderr.
+	// Stderr is where the guard says what it did after its owner died, from the level up that Logger lets through, as JSON where
+	// that has a *slog.JSONHandler, else as text. Without a Logger that is warnings and errors. Nil is os.Stderr.
 	Stderr *os.File
 
 	_ struct{}

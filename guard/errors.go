@@ -6,7 +6,7 @@ import (
 )
 
 // ErrUnsupported is returned by Start and Leftovers on systems without guards: everything but Linux.
-var ErrUnsupported = errors.New("guard processes need Linux")
+var ErrUnsupported = errors.New("guard processes need Linux 5.3 or newer, with /proc")
 
 // ErrNoMain is matched by the error of Start when the binary does not answer as a guard: its main does not call Main first.
 var ErrNoMain = errors.New("the program does not call guard.Main first thing in main")

@@ -84,7 +84,7 @@ func (g *Guard) launch() (*link, error) {
 	}
 	theirs.Close()
 	l := &link{pid: cmd.Process.Pid, conn: conn, cmd: cmd, ended: make(chan struct{}), work: make(chan struct{}, 1)}
-	init := &initMessage{Version: protocolVersion, Dir: g.cfg.Dir, Owner: os.Getpid(), OwnerStart: stat.start, StopBudget: g.cfg.StopBudget}
+	init := &initMessage{Version: protocolVersion, Dir: g.cfg.Dir, Owner: os.Getpid(), OwnerStart: stat.start, StopBudget: g.cfg.StopBudget, Notes: g.say}
 	if g.cfg.Dir == "" {
 		init.Mark = g.mark
 	}

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -33,6 +34,25 @@ const (
 
 // mainCalled tells Start that this binary knows how to be a guard.
 var mainCalled atomic.Bool
+
+// Available tells whether this process can have a guard: nil, or why not, as an error that matches ErrNoMain (Main was not called
+// in this process) or ErrUnsupported (the system has no guards).
+func Available() error {
+	if !mainCalled.Load() {
+		return ErrNoMain
+	}
+	fd, err := unix.PidfdOpen(os.Getpid(), 0)
+	switch err {
+	case nil:
+		unix.Close(fd)
+	case unix.ENOSYS, unix.EPERM: // an old kernel; a filter of system calls
+		return fmt.Errorf("%w: pidfd_open: %w", ErrUnsupported, err)
+	}
+	if _, err := readProc(os.Getpid()); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
+}
 
 // Main must be called first thing in main. In an ordinary process it returns at once. In a process that Start or a guard has
 // started it does that process's work and never returns.

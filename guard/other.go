@@ -11,6 +11,9 @@ import (
 // Main does nothing on this system.
 func Main() {}
 
+// Available returns ErrUnsupported on this system.
+func Available() error { return ErrUnsupported }
+
 // Guard is the owner's handle of its guard process.
 type Guard struct{}
 

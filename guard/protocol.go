@@ -3,10 +3,12 @@
 package guard
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 )
@@ -46,6 +48,7 @@ type initMessage struct {
 	Owner      int           `json:"owner"`
 	OwnerStart uint64        `json:"owner_start"`
 	StopBudget time.Duration `json:"stop_budget"`
+	Notes      noteStyle     `json:"notes"`
 }
 
 // spawnMessage comes with the descriptors of those of stdin, stdout and stderr that are set, in this order.
@@ -133,6 +136,39 @@ type noteMessage struct {
 	Level slog.Level `json:"level"`
 	Text  string     `json:"text"`
 	Attrs []string   `json:"attrs,omitempty"` // key, value, key, value
+}
+
+// noteStyle is how a guard writes what it says when nobody is left to hand it to.
+type noteStyle struct {
+	Level slog.Level `json:"level"` // the least that is written
+	JSON  bool       `json:"json,omitempty"`
+}
+
+// noLevel is above all levels.
+const noLevel slog.Level = 1 << 10
+
+// styleOf finds out what a logger lets through, and how it writes.
+func styleOf(l *slog.Logger) noteStyle {
+	if l == nil {
+		return noteStyle{Level: slog.LevelWarn}
+	}
+	s := noteStyle{Level: noLevel}
+	for _, level := range []slog.Level{slog.LevelError, slog.LevelWarn, slog.LevelInfo, slog.LevelDebug} {
+		if l.Enabled(context.Background(), level) {
+			s.Level = level
+		}
+	}
+	_, s.JSON = l.Handler().(*slog.JSONHandler)
+	return s
+}
+
+// logger returns a logger of that style.
+func (s noteStyle) logger(w io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: s.Level}
+	if s.JSON {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
 }
 
 var errFrame = errors.New("malformed frame")

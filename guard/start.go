@@ -27,6 +27,7 @@ const (
 // Guard is the owner's handle of its guard process. Start makes one; Close ends it.
 type Guard struct {
 	cfg  Config
+	say  noteStyle
 	mark string // of a guard without a folder; a folder has its own
 	runs atomic.Uint64
 	seqs atomic.Uint64
@@ -53,17 +54,18 @@ type feeds struct {
 // Start makes the guard process of this process. It first ends what an earlier guard of the folder left behind, as Leftovers does,
 // and takes up to LeftoverTimeout for it. What it can't end is logged, and Leftovers returns it.
 //
-// Main must have been called first thing in main; otherwise the error matches ErrNoMain.
+// Main must have been called first thing in main; otherwise the error matches ErrNoMain. Available tells beforehand.
 func Start(cfg Config) (*Guard, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("guard: %w", err)
 	}
-	if !mainCalled.Load() {
-		return nil, ErrNoMain
+	if err := Available(); err != nil {
+		return nil, err
 	}
+	say := styleOf(cfg.Logger)
 	cfg = cfg.withDefaults()
 	g := &Guard{
-		cfg: cfg, mark: newMark(), procs: map[uint64]*Process{},
+		cfg: cfg, say: say, mark: newMark(), procs: map[uint64]*Process{},
 		gone: make(chan struct{}), stir: make(chan struct{}, 1), quit: make(chan struct{}),
 	}
 	if cfg.Dir != "" {

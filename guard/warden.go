@@ -49,7 +49,8 @@ type warden struct {
 	runs    map[uint64]*run
 	feed    *feedMessage
 	mark    string
-	folder  *folder // nil without one, or when it has been left to others
+	say     *slog.Logger // once nobody else takes what there is to say
+	folder  *folder      // nil without one, or when it has been left to others
 	journal *journal
 
 	retryAt   time.Duration // 0 is not now
@@ -90,7 +91,7 @@ func newWarden() (*warden, error) {
 	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("make eventfd: %w", err)
 	}
-	w.mark = init.Mark
+	w.mark, w.say = init.Mark, init.Notes.logger(os.Stderr)
 	if init.Dir != "" {
 		if err := w.takeFolder(init); err != nil {
 			return nil, err
@@ -322,7 +323,7 @@ func (w *warden) note(level slog.Level, text string, attrs ...string) {
 	for _, a := range attrs {
 		args = append(args, a)
 	}
-	slog.New(slog.NewTextHandler(os.Stderr, nil)).Log(context.Background(), level, "guard: "+text, append(args, "guard_pid", os.Getpid())...)
+	w.say.Log(context.Background(), level, "guard: "+text, append(args, "guard_pid", os.Getpid())...)
 }
 
 // nextDeadline is the earliest instant at which the loop has something to do by itself; 0 is none. It is never in the past:

@@ -53,7 +53,8 @@ type Config struct {
 	Timing Timing
 	// Logger takes the node's own log; nil discards it.
 	Logger *slog.Logger
-	// Network moves the bytes; nil is the operating system's.
+	// Network moves the bytes; nil is the operating system's. On any other the
+	// node has no guard process.
 	Network transport.Network
 
 	seams *Seams
@@ -172,7 +173,7 @@ func (c Config) withDefaults() Config {
 		c.Network = transport.OS()
 	}
 	if c.seams == nil {
-		c.seams = &Seams{}
+		c.seams = &noSeams
 	}
 	return c
 }

@@ -28,6 +28,7 @@ type Node struct {
 	lease   leaseSide
 	members *membership
 	metrics *metrics
+	guard   *warding
 	table   map[transport.Method]handler
 
 	// Made by Run.
@@ -118,6 +119,7 @@ func (n *Node) assemble() (err error) {
 		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects,
 		observe: observer{renewed: observed(n.metrics.renew), stopped: observed(n.metrics.stop), overlapped: n.metrics.overlaps.Inc, gap: observed(n.metrics.gap)},
 	})
+	n.guard = newWarding(n)
 	n.table = n.methods()
 	return nil
 }
@@ -133,6 +135,7 @@ type step struct {
 // stops in the reverse order. What a part needs stands above it.
 func (n *Node) steps(bg *background) []step {
 	return []step{
+		{"guard", n.guard.start, n.guard.stop},
 		{"storage", n.openStorage, n.closeStorage},
 		{"transport", n.bind, n.unbind},
 		{"raft", func(context.Context) error { return n.raft.start() }, n.raft.stop},
@@ -145,6 +148,7 @@ func (n *Node) steps(bg *background) []step {
 			bg.run("leadership", n.lead)
 			bg.run("membership", n.members.run)
 			bg.run("readiness", n.watchReady)
+			bg.run("guard", n.guard.run)
 			return nil
 		}, bg.stop},
 	}

@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,7 +12,12 @@ import (
 	"github.com/miwnode/miwnode/node/nodetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// The test binary is also the programs that some tests run, their guards and
+// their commands.
+func TestMain(m *testing.M) {
+	roles(os.Args)
+	goleak.VerifyTestMain(m)
+}
 
 // Three fresh nodes found a cluster, elect a leader and grant a lease to each
 // of them in turn, well within the time a user notices.

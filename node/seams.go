@@ -4,7 +4,8 @@ import "github.com/miwnode/miwnode/fsm"
 
 // Seams are the places where tests of whole clusters (package nodetest, the
 // suites of package jepsen) reach into a node. A product never sets them: the
-// zero value is the real thing.
+// zero value is the real thing, but for the guard process, which a node with
+// seams has not.
 type Seams struct {
 	// Clock gives the node a clock of its own rate and offset; nil is the machine's.
 	Clock *TestClock
@@ -34,6 +35,9 @@ type Defects struct {
 
 	FSM fsm.Defects
 }
+
+// noSeams are those of a node that nobody reaches into.
+var noSeams Seams
 
 // SetSeams sets the seams of a configuration.
 func SetSeams(c *Config, s Seams) { c.seams = &s }

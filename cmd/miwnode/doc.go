@@ -5,10 +5,10 @@
 //
 // Each sub-command has a file of its own; app.go holds the tree of them and the
 // flags they share. start (settings.go, startconfig.go, start.go) is a node, its
-// API, its guard and its singletons; exec (exec.go, execsession.go) is a client of
-// the API with a guard of its own; demo is three nodes in this process. All
-// others are calls of the API: they find the node by the unix socket in its data
-// folder, or by --addr.
+// API and its singletons (singleton.go), whose commands the node's guard runs;
+// exec (exec.go, execsession.go) is a client of the API with a guard of its own;
+// demo is three nodes in this process. All others are calls of the API: they find
+// the node by the unix socket in its data folder, or by --addr.
 //
 // # Guarantees
 //

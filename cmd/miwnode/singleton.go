@@ -20,10 +20,9 @@ import (
 )
 
 // newSingleton runs a command on exactly one node: a runner whose work is a
-// process of the guard.
-func newSingleton(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *coord.Runner {
-	c := newCommand(n, g, s, cfg)
-	return coord.NewRunner(n, s.key, c.run, func(r *coord.RunnerConfig) {
+// process of the node's guard.
+func newSingleton(n *node.Node, s singleton, cfg startConfig) *coord.Runner {
+	return coord.NewRunner(n, s.key, newCommand(n, s, cfg).run, func(r *coord.RunnerConfig) {
 		r.Logger = cfg.log
 		r.Drain.Resume = true
 		// The guard kills the command by the instant at which this would have to
@@ -32,8 +31,8 @@ func newSingleton(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *c
 	})
 }
 
-func newCommand(n *node.Node, g *guard.Guard, s singleton, cfg startConfig) *command {
-	return &command{singleton: s, g: g, addr: socketOf(cfg), timing: cfg.node.Timing.WithDefaults(), log: cfg.log.With("node", n.ID(), "key", s.key)}
+func newCommand(n *node.Node, s singleton, cfg startConfig) *command {
+	return &command{singleton: s, node: n, addr: socketOf(cfg), timing: cfg.node.Timing.WithDefaults(), log: cfg.log.With("node", n.ID(), "key", s.key)}
 }
 
 func socketOf(cfg startConfig) string {
@@ -47,7 +46,7 @@ func socketOf(cfg startConfig) string {
 // command is the work of a singleton, or of a workload of a group.
 type command struct {
 	singleton
-	g      *guard.Guard
+	node   *node.Node
 	addr   string
 	timing node.Timing
 	log    *slog.Logger
@@ -56,14 +55,11 @@ type command struct {
 // run runs the command until it ends or must. An end that was asked for, and
 // exit code 0, are no failure.
 func (c *command) run(ctx context.Context, l *coord.Lease) error {
-	if c.g == nil {
-		return guard.ErrUnsupported
-	}
 	logged, out, errOut, err := c.outputs()
 	if err != nil {
 		return err
 	}
-	p, err := c.g.Spawn(ctx, guard.Spec{
+	p, err := c.node.Spawn(ctx, guard.Spec{
 		Argv: c.argv, Env: append(os.Environ(), "MIW_KEY="+c.key, fmt.Sprintf("MIW_TOKEN=%d", l.Token()), "MIW_ADDR="+c.addr),
 		Stdout: out, Stderr: errOut, Key: c.key, Token: l.Token(),
 	})

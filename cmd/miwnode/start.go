@@ -80,9 +80,12 @@ the group share them out, each workload to one node:
 	return cmd
 }
 
-// runNode runs a node, its API, its guard and its singletons until a signal
-// ends it or the node can't go on. It returns at the end of the process.
+// runNode runs a node, its API and its singletons until a signal ends it or the
+// node can't go on. It returns at the end of the process.
 func runNode(ctx context.Context, cfg startConfig) error {
+	if err := guard.Available(); err != nil && len(cfg.singletons) > 0 {
+		return fmt.Errorf("--singleton: %w: %w", node.ErrNoGuard, err)
+	}
 	n, err := node.New(cfg.node)
 	if err != nil {
 		return err
@@ -91,15 +94,6 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	server, err := api.NewServer(n, cfg.server)
 	if err != nil {
 		return err
-	}
-	// The node may only open its session when it knows what an earlier start has
-	// left behind, so the guard stands before it runs.
-	g, err := guard.Start(guard.Config{Dir: cfg.node.DataDir, StopBudget: cfg.node.Timing.StopBudget, Logger: log})
-	switch {
-	case errors.Is(err, guard.ErrUnsupported) && len(cfg.singletons) == 0:
-		log.Warn("no guard: a crash is known only by the TTL or the restart", "reason", err)
-	case err != nil:
-		return errors.Join(fmt.Errorf("start the guard: %w", err), server.Close())
 	}
 
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -116,11 +110,8 @@ func runNode(ctx context.Context, cfg startConfig) error {
 			cancel(err)
 		}
 	})
-	if g != nil {
-		served.Go(func() { newFeeder(n, g, cfg).run(apiCtx) })
-	}
 	for _, s := range cfg.singletons {
-		r := newSingleton(n, g, s, cfg)
+		r := newSingleton(n, s, cfg)
 		wg.Go(func() {
 			if err := r.Run(ctx); err != nil {
 				log.Error("singleton ended", "key", s.key, "error", err)
@@ -133,9 +124,6 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	close(leaving)
 	stopAPI()
 	served.Wait()
-	if g != nil {
-		err = errors.Join(err, g.Close(context.WithoutCancel(ctx)))
-	}
 	if _, signalled := errors.AsType[*signalError](context.Cause(ctx)); err == nil && !signalled && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)
 	}
