@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node"
 )
@@ -360,4 +362,89 @@ func TestGroup_Idempotency(t *testing.T) {
 		t.Errorf("the repeat was applied: %s", got.raw)
 	}
 	s.call("PUT", "/v1/groups/g", `{"workloads": []}`, "Idempotency-Key", "k").refused(400, "invalid_argument", "another body")
+}
+
+func TestGroup_Why(t *testing.T) {
+	g := newSharded(t, threeShards)
+	_, second := g.member("second")
+	g.plan(g.instance, "a", "b")
+	steer := func(verb, body string) { g.t.Helper(); g.call("POST", "/v1/groups/shards/"+verb, body).ok(202) }
+	steer("pin", `{"workload": "b", "to": "`+second+`", "reason": "cache", "by": "op"}`)
+	steer("pause", `{"workload": "c/d", "reason": "noisy", "by": "op"}`)
+	why := func(workload string) *answer {
+		return g.call("GET", "/v1/groups/shards/why?workload="+url.QueryEscape(workload), "").ok(200)
+	}
+
+	a := why("a")
+	for path, want := range map[string]any{
+		"group": "shards", "workload": "a", "status": "active", "owner": g.instance, "successor": nil,
+		"instances.0.instance_id": g.instance, "instances.1.instance_id": second, "instances.1.can": true,
+	} {
+		if a.at(path) != want {
+			t.Errorf("%s is %v, want %v", path, a.at(path), want)
+		}
+	}
+	if !strings.HasPrefix(a.text("because.0"), g.instance+" has it since revision") {
+		t.Errorf("because %v", a.at("because"))
+	}
+	if b := why("b"); !strings.Contains(string(b.raw), "pinned to "+second) || !strings.Contains(string(b.raw), "cache") {
+		t.Errorf("a pin is not explained: %s", b.raw)
+	}
+	if c := why("c/d"); c.text("status") != "paused" || c.text("because.0") != "it is paused by op: noisy" {
+		t.Errorf("a pause is not explained: %s", c.raw)
+	}
+	g.call("GET", "/v1/groups/shards/why?workload=x", "").refused(404, "not_found", "x")
+	g.call("GET", "/v1/groups/none/why?workload=a", "").refused(404, "not_found", "none")
+	g.call("GET", "/v1/groups/shards/why", "").refused(400, "invalid_argument", "workload is missing")
+}
+
+func TestGroup_Plan(t *testing.T) {
+	g := newSharded(t, threeShards)
+	_, second := g.member("second")
+	g.plan(g.instance, "a")
+	g.plan(second, "b", "c/d")
+	before := g.node.View().Revision()
+	plan := func(body string) *answer { return g.call("POST", "/v1/groups/shards/plan", body) }
+
+	if now := plan("").ok(200); now.number("inputs") == 0 {
+		t.Errorf("got %s", now.raw)
+	}
+	for _, body := range []string{`{"without": "` + second + `"}`, `{"without": ["` + second + `"]}`} {
+		gone := plan(body).ok(200)
+		if gone.count("moves") != 2 || gone.text("moves.0.workload") != "b" || gone.text("moves.0.from") != second || gone.text("moves.0.to") != g.instance || !strings.Contains(gone.text("moves.0.because"), "is gone") {
+			t.Errorf("without the second: %s", gone.raw)
+		}
+	}
+	if more := plan(`{"add": 1}`).ok(200); more.count("moves") == 0 || !strings.Contains(string(more.raw), `"to":"new-1"`) {
+		t.Errorf("with another: %s", more.raw)
+	}
+	plan(`{"without": "nobody"}`).refused(400, "invalid_argument", "nobody")
+	plan(`{"without": 5}`).refused(400, "invalid_argument", "without must be a string or a list")
+	plan(`{"add": -1}`).refused(400, "invalid_argument", "add")
+	g.call("POST", "/v1/groups/none/plan", "").refused(404, "not_found", "none")
+	if got := g.node.View().Revision(); got != before {
+		t.Errorf("revision went from %d to %d", before, got)
+	}
+}
+
+// A group that is placed by a function of a Go program is explained by that
+// program's own API, and planned by no other.
+func TestGroup_CustomAssigner(t *testing.T) {
+	g := newSharded(t, threeShards)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	res, err := g.node.Propose(ctx, &fsm.JoinGroup{Group: "own", SessionId: g.session, Keys: []string{"a"}, Settings: &fsm.GroupSettings{Assigner: fsm.AssignCustom}})
+	if err != nil || fsm.ResultErr(res) != nil {
+		t.Fatal(err, fsm.ResultErr(res))
+	}
+	g.call("PUT", "/v1/groups/own", `{"assigner": "custom", "workloads": [{"key": "a"}]}`).ok(200)
+	g.call("POST", "/v1/groups/own/plan", "").refused(409, "wrong_state", "function")
+	g.call("GET", "/v1/groups/own/why?workload=a", "").ok(200)
+
+	own := serve(t, g.node, api.WithAssigner("own", coord.AssignerFunc(func(coord.Problem) coord.Assignment { return coord.Assignment{0} })))
+	if plan := own.call("POST", "/v1/groups/own/plan", "").ok(200); plan.text("moves.0.to") != g.instance {
+		t.Errorf("got %s", plan.raw)
+	}
+	bad := serve(t, g.node, api.WithAssigner("own", coord.AssignerFunc(func(coord.Problem) coord.Assignment { panic("oops") })))
+	bad.call("POST", "/v1/groups/own/plan", "").refused(409, "wrong_state", "oops")
 }

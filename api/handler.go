@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node"
 )
@@ -61,6 +62,12 @@ func WithLogger(log *slog.Logger) Option {
 	return func(h *handler) { h.log = log }
 }
 
+// WithAssigner says how a group is placed by this program, for the questions
+// why and plan. The groups of the built-in assigners need none.
+func WithAssigner(group string, a coord.Assigner) Option {
+	return func(h *handler) { h.assigners[group] = a }
+}
+
 // withHosts makes calls name one of these hosts (or none, as over a unix
 // socket): what a browser can be tricked into calling by a name that an
 // attacker points here.
@@ -74,6 +81,7 @@ type handler struct {
 	log         *slog.Logger
 	token       string
 	allowedHost func(host string) bool
+	assigners   map[string]coord.Assigner // by group
 	origin      *http.CrossOriginProtection
 	mux         *http.ServeMux
 	metrics     http.Handler
@@ -83,7 +91,7 @@ type handler struct {
 // outcome is uncertain, can't use any more is given back behind it, within ten
 // seconds; else nothing outlives the calls.
 func Handler(n Node, opts ...Option) http.Handler {
-	h := &handler{node: n, log: slog.New(slog.DiscardHandler), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux()}
+	h := &handler{node: n, log: slog.New(slog.DiscardHandler), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux(), assigners: map[string]coord.Assigner{}}
 	for _, o := range opts {
 		o(h)
 	}
@@ -156,6 +164,8 @@ var routes = []route{
 	{method: "POST", path: "/v1/groups/{name}/unpin", write: true, do: steer(unpinOp)},
 	{method: "POST", path: "/v1/groups/{name}/pause", write: true, do: steer(pauseOp)},
 	{method: "POST", path: "/v1/groups/{name}/resume", write: true, do: steer(resumeOp)},
+	{method: "GET", path: "/v1/groups/{name}/why", query: "consistency,workload", do: (*call).why},
+	{method: "POST", path: "/v1/groups/{name}/plan", query: "consistency", do: (*call).plan},
 
 	{method: "POST", path: "/v1/jobs/record", write: true, do: (*call).recordJob},
 	{method: "GET", path: "/v1/jobs", query: "consistency,limit,after,key,prefix", do: (*call).jobs},

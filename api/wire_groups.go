@@ -242,7 +242,8 @@ type PlanRequest struct {
 
 // Plan answers POST /v1/groups/{name}/plan.
 type Plan struct {
-	Revision uint64 `json:"revision"`
+	Revision uint64    `json:"revision"`
+	Age      *Duration `json:"age,omitempty"`
 	// Inputs is the state of the group that it was made from.
 	Inputs uint64        `json:"inputs"`
 	Moves  []PlannedMove `json:"moves"`

@@ -65,7 +65,7 @@ func (a *app) showGroups(answer api.Groups) error {
 		for _, n := range g.Counts {
 			total += n
 		}
-		t.row(g.Name, g.Assigner, len(g.Members), total, g.Counts["active"], others(g.Counts), plannerOf(g))
+		t.row(g.Name, g.Assigner, len(g.Members), total, g.Counts["active"], others(g.Counts), plannerOf(g, callNames(g)))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -85,10 +85,30 @@ func others(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-func plannerOf(g api.Group) string {
+// callNames is what people call the members of a group: the name that an HTTP
+// session gave itself, or the node's ID, where one member only is called so.
+func callNames(g api.Group) func(instanceID string) string {
+	names, often := map[string]string{}, map[string]int{}
+	for _, m := range g.Members {
+		name := m.NodeID
+		if strings.HasPrefix(m.InstanceID, "http:") {
+			name = cmpOr(m.Name, m.InstanceID)
+		}
+		names[m.InstanceID] = name
+		often[name]++
+	}
+	return func(instanceID string) string {
+		if name := names[instanceID]; often[name] == 1 {
+			return name
+		}
+		return instanceID
+	}
+}
+
+func plannerOf(g api.Group, called func(string) string) string {
 	switch {
 	case g.Planner != "":
-		return g.Planner
+		return called(g.Planner)
 	case len(g.Members) == 0:
 		return "nobody: no members"
 	}
@@ -96,10 +116,11 @@ func plannerOf(g api.Group) string {
 }
 
 func (a *app) showGroup(g api.Group) error {
+	called := callNames(g)
 	head := newTable(a.stdout, "group", g.Name)
 	head.row("assigner", g.Assigner)
 	head.row("rebalance", g.Rebalance)
-	head.row("planner", plannerOf(g))
+	head.row("planner", plannerOf(g, called))
 	planned := age(g.PlannedAt) + " ago"
 	switch {
 	case g.PlannedAt.IsZero():
@@ -112,40 +133,40 @@ func (a *app) showGroup(g api.Group) error {
 		return err
 	}
 	fmt.Fprintln(a.stdout)
-	if err := a.showMembers(g); err != nil {
+	if err := a.showMembers(g, called); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.stdout)
-	return a.showWorkloads(g)
+	return a.showWorkloads(g, called)
 }
 
-func (a *app) showMembers(g api.Group) error {
+func (a *app) showMembers(g api.Group, called func(string) string) error {
 	if len(g.Members) == 0 {
 		return a.empty("No members: nothing runs until an instance joins (miwnode start --group FILE, a coordinator in Go, or POST /v1/groups/%s/join).", g.Name)
 	}
-	t := newTable(a.stdout, "MEMBER", "NODE", "NAME", "WORKLOADS", "DECLARES", "CAPACITY", "STATE", "ZONE", "JOINED")
+	t := newTable(a.stdout, "MEMBER", "WORKLOADS", "DECLARES", "CAPACITY", "STATE", "ZONE", "JOINED", "INSTANCE")
 	for _, m := range g.Members {
 		capacity := ""
 		if m.Capacity > 0 {
 			capacity = fmt.Sprint(m.Capacity)
 		}
 		state, _ := instanceState(api.Instance{Draining: m.Draining, Cordoned: m.Cordoned})
-		t.row(m.InstanceID, m.NodeID, m.Name, m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt)
+		t.row(called(m.InstanceID), m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt, m.InstanceID)
 	}
 	return t.flush()
 }
 
-func (a *app) showWorkloads(g api.Group) error {
+func (a *app) showWorkloads(g api.Group, called func(string) string) error {
 	if len(g.Workloads) == 0 {
 		return a.empty("No workloads: no member declares any, and none were put.")
 	}
-	t := newTable(a.stdout, "WORKLOAD", "STATUS", "OWNER", "NODE", "TOKEN", "SINCE", "TO", "BECAUSE")
+	t := newTable(a.stdout, "WORKLOAD", "STATUS", "OWNER", "TOKEN", "SINCE", "TO", "BECAUSE")
 	for _, w := range g.Workloads {
 		token := ""
 		if w.Token != 0 {
 			token = fmt.Sprint(w.Token)
 		}
-		t.row(w.Key, w.Status, cmpOr(w.Name, w.Owner), w.NodeID, token, age(w.Since), w.Successor, remark(w))
+		t.row(w.Key, w.Status, called(w.Owner), token, age(w.Since), called(w.Successor), remark(w, called))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -155,14 +176,14 @@ func (a *app) showWorkloads(g api.Group) error {
 }
 
 // remark is what there is to say of a workload.
-func remark(w api.GroupWorkload) string {
+func remark(w api.GroupWorkload, called func(string) string) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if w.Pause != nil {
 		add("paused%s%s", expiry(w.Pause.At, w.Pause.ExpiresIn), said(w.Pause.Reason, w.Pause.By))
 	}
 	if w.Pin != nil {
-		add("pinned to %s%s%s", w.Pin.InstanceID, expiry(w.Pin.At, w.Pin.ExpiresIn), said(w.Pin.Reason, w.Pin.By))
+		add("pinned to %s%s%s", called(w.Pin.InstanceID), expiry(w.Pin.At, w.Pin.ExpiresIn), said(w.Pin.Reason, w.Pin.By))
 	}
 	switch {
 	case w.Stuck != nil:
@@ -173,7 +194,7 @@ func remark(w api.GroupWorkload) string {
 		add("told to stop%s", said(w.Reason, w.By))
 	}
 	if f := w.Failure; f != nil {
-		add("failed %d times, last on %s: %s", f.Count, f.InstanceID, f.Error)
+		add("failed %d times, last on %s: %s", f.Count, called(f.InstanceID), f.Error)
 	}
 	return strings.Join(parts, "; ")
 }

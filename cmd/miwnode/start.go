@@ -80,17 +80,21 @@ the group share them out, each workload to one node:
 	return cmd
 }
 
-// runNode runs a node, its API and its singletons until a signal ends it or the
-// node can't go on. It returns at the end of the process.
+// runNode runs a node, its API, its singletons and its groups until a signal ends
+// it or the node can't go on. It returns at the end of the process.
 func runNode(ctx context.Context, cfg startConfig) error {
-	if err := guard.Available(); err != nil && len(cfg.singletons) > 0 {
-		return fmt.Errorf("--singleton: %w: %w", node.ErrNoGuard, err)
+	if err := guard.Available(); err != nil && len(cfg.singletons)+len(cfg.groups) > 0 {
+		return fmt.Errorf("--singleton and --group: %w: %w", node.ErrNoGuard, err)
 	}
 	n, err := node.New(cfg.node)
 	if err != nil {
 		return err
 	}
 	log := cfg.log.With("node", n.ID())
+	shares, err := newSharing(n, cfg)
+	if err != nil {
+		return err
+	}
 	server, err := api.NewServer(n, cfg.server)
 	if err != nil {
 		return err
@@ -118,6 +122,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 			}
 		})
 	}
+	wg.Go(func() { shares.run(ctx) })
 	err = n.Run(ctx)
 	cancel(err)
 	wg.Wait()
