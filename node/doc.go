@@ -39,6 +39,9 @@
 // cluster is founded once: its founders have promised themselves to it on disk
 // before its first entry is written.
 //
+// The leader is told when work began and ended in every node, and counts and
+// records two runs of one key that certainly overlapped, whatever the clocks.
+//
 // Gossip is a hint. No lease moves and no member is added, promoted or
 // demoted because of it.
 //

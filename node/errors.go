@@ -20,7 +20,8 @@ var (
 )
 
 // ErrStorage is in the error of Run when the log, the term or the vote could
-// not be written: the node stopped serving before it could break a promise.
+// not be written, or the data folder is gone or takes no file any more: the node
+// stopped serving before it could break a promise.
 var ErrStorage = errors.New("storage failed")
 
 // ErrAlreadyRun is returned by a second Run of one Node.

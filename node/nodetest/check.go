@@ -54,9 +54,14 @@ func (c *Cluster) Check() {
 		}
 		states[v.Revision()] = seen{i, hash}
 		c.checkTokens(i, v)
-		if o := c.Overlaps(i); o != 0 {
-			c.t.Errorf("node %d saw %v pairs of runs of one key overlap", i, o)
-		}
+		c.checkOverlaps(i)
+	}
+}
+
+func (c *Cluster) checkOverlaps(i int) {
+	c.t.Helper()
+	if n := c.Overlaps(i); n != 0 {
+		c.t.Errorf("node %d saw %v pairs of runs of one key overlap", i, n)
 	}
 }
 

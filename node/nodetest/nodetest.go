@@ -228,6 +228,9 @@ func (c *Cluster) TryStart(i int) error {
 	if m.running() {
 		return errors.New("it is running")
 	}
+	if m.node != nil && !c.cfg.Unchecked {
+		c.checkOverlaps(i) // of the former start
+	}
 	cfg := c.Config(i)
 	kill := make(chan struct{})
 	seams := node.Seams{Clock: m.clock, Kill: kill, KernelBoot: "kernel-of-" + m.host}
