@@ -256,10 +256,12 @@ func TestChecklist(t *testing.T) {
 			t.Errorf("got %+v", lease)
 		}
 	})
+	groupChecklist(t)
 }
 
 // Faults that users of such systems reported, as far as the state decides them.
 func TestScenario(t *testing.T) {
+	groupScenarios(t)
 	t.Run("B-17_a_retried_release_spares_the_newer_grant", func(t *testing.T) {
 		l := newLogbook(t)
 		l.open("a")
