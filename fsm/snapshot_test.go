@@ -415,6 +415,8 @@ func FuzzReadSnapshot(f *testing.F) {
 	data := snapshotBytes(f, richLog(f).state.View())
 	f.Add(data, false)
 	f.Add(data[headBytes:len(data)-32], true)
+	groups := snapshotBytes(f, richGroupLog(f).state.View())
+	f.Add(groups[headBytes:len(groups)-32], true)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		bad := bytes.Clone(data[headBytes : len(data)-32])
