@@ -27,7 +27,7 @@ test: ## the fast tests, with all simulated seeds of a CI run
 	$(GO) test -short ./...
 
 process: ## real processes: kill -9, SIGSTOP, rolling restarts, partitions in network namespaces
-	$(GO) test -count=1 -timeout 20m -run 'Process' ./guard ./cmd/miwnode ./jepsen
+	$(GO) test -count=1 -timeout 20m -run 'Process' ./guard ./node ./cmd/miwnode ./jepsen
 
 soak: ## many simulated seeds: make soak SEEDS=100000
 	$(GO) test ./jepsen -run TestSim -count=1 -timeout 24h -seeds $(SEEDS)

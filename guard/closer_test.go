@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -102,13 +103,19 @@ func TestCloser_HTTP(t *testing.T) {
 	defer secure.Close()
 	dir := t.TempDir()
 	socket, ca := filepath.Join(dir, "miw.sock"), filepath.Join(dir, "ca.crt")
-	l, err := net.Listen("unix", socket)
-	if err != nil {
+	long := filepath.Join(dir, strings.Repeat("a/", 60), "miw.sock") // no address of a socket takes that
+	if err := os.MkdirAll(filepath.Dir(long), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	local := &http.Server{Handler: h}
+	for _, path := range []string{socket, long} {
+		l, err := transport.ListenUnix(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go local.Serve(l)
+	}
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
-	go local.Serve(l)
 	defer local.Close()
 	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
 		t.Fatal(err)
@@ -119,6 +126,7 @@ func TestCloser_HTTP(t *testing.T) {
 		auth string
 	}{
 		{"unix socket", guard.HTTP{Addr: socket}, ""},
+		{"unix socket with a long path", guard.HTTP{Addr: long}, ""},
 		{"http", guard.HTTP{Addr: plain.URL + "/", Token: "geheim"}, "Bearer geheim"},
 		{"https", guard.HTTP{Addr: secure.URL, CAFile: ca}, ""},
 	} {

@@ -17,7 +17,8 @@
 //		…
 //	}
 //
-// and then starts a guard, tells it until when the commands may run, and spawns:
+// Each node.Node that it then runs has a guard of its own, which the node tells all it must know; the program only spawns
+// (node.Node.Spawn), if that. Who has no node starts a guard, tells it until when the commands may run, and spawns:
 //
 //	g, err := guard.Start(guard.Config{Dir: "data"})
 //	g.Feed(guard.Feed{StopAt: …, KillAt: …, Session: …}) // at every confirmed keep-alive
@@ -25,7 +26,7 @@
 //	status, err := p.Wait(ctx)
 //	g.Close(ctx)
 //
-// Without that call in main, Start fails: a binary that does not answer as a guard can't be one. The program then has no
+// Without that call in main, Start fails ([Available] tells beforehand): a binary that does not answer as a guard can't be one. The program then has no
 // commands, and its crash is known only by the restart of its process or the end of the TTL.
 //
 // # Guarantees

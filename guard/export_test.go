@@ -4,6 +4,8 @@ package guard
 
 import (
 	"context"
+	"io"
+	"log/slog"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,9 @@ func CloseOnce(ctx context.Context, s Session) error {
 	}
 	return c(ctx, s)
 }
+
+// NoteLogger is how a guard writes when nobody takes what it has to say from it, if its owner has that logger.
+func NoteLogger(l *slog.Logger, w io.Writer) *slog.Logger { return styleOf(l).logger(w) }
 
 // Stat is what ParseStat finds.
 type Stat struct {

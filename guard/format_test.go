@@ -3,9 +3,13 @@
 package guard_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"io"
+	"log/slog"
 	"os/exec"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -122,4 +126,38 @@ func FuzzParseRuns(f *testing.F) {
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("9 (sh) S 10 11 12 34816 11 4194304 1 2 3 4 5 6 7 8 20 0 1 0 98765 1 2 3"))
 	f.Fuzz(func(t *testing.T, b []byte) { guard.ParseStat(b) })
+}
+
+// Ensure that a guard whose owner is gone writes what the owner's logger would let through, as that would.
+func TestNoteStyle(t *testing.T) {
+	level := func(l slog.Level) *slog.HandlerOptions { return &slog.HandlerOptions{Level: l} }
+	for _, test := range []struct {
+		name   string
+		logger *slog.Logger
+		info   bool
+		warn   bool
+		json   bool
+	}{
+		{"none", nil, false, true, false},
+		{"discarded", slog.New(slog.DiscardHandler), false, false, false},
+		{"text", slog.New(slog.NewTextHandler(io.Discard, nil)).With("node", "n1"), true, true, false},
+		{"json from warnings up", slog.New(slog.NewJSONHandler(io.Discard, level(slog.LevelWarn))), false, true, true},
+		{"errors", slog.New(slog.NewTextHandler(io.Discard, level(slog.LevelError))), false, false, false},
+		{"everything", slog.New(slog.NewJSONHandler(io.Discard, level(slog.LevelDebug))), true, true, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var info, warn bytes.Buffer
+			guard.NoteLogger(test.logger, &info).Info("x")
+			guard.NoteLogger(test.logger, &warn).Warn("x")
+			if got := info.Len() > 0; got != test.info {
+				t.Errorf("info written: %v, want %v", got, test.info)
+			}
+			if got := warn.Len() > 0; got != test.warn {
+				t.Errorf("warning written: %v, want %v", got, test.warn)
+			}
+			if got := strings.HasPrefix(warn.String(), "{"); got != test.json {
+				t.Errorf("JSON: %v, want %v", got, test.json)
+			}
+		})
+	}
 }

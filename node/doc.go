@@ -15,12 +15,21 @@
 //	}
 //	g.Go(func() error { return n.Run(ctx) })
 //
+// A program whose main calls guard.Main first thing gets a guard process with
+// each node: a small process of the same binary that outlives it. If the program
+// crashes, the guard ends the commands of Spawn and closes the node's session
+// through any peer, so that what it held is granted elsewhere within
+// milliseconds. Without that call, or on a system without guards, Run says so and
+// goes on: a crash is then known by the restart on the same folder or by the end
+// of the session's TTL, and Spawn refuses. Nodes with a Config.Network of their
+// own have no guard.
+//
 // Package coord is what applications use on top of it: leases, runners,
 // drains. *Node satisfies coord.Cluster. Package api makes it an http.Handler.
 //
 // What the node keeps in its folder: lock (held while it lives), node.json
 // (who it is), promise.json, peers.json (where peers were last), raft.db (log,
-// term, vote) and snapshots/.
+// term, vote), snapshots/, and guard.lock and runs, which are the guard's.
 //
 // # Guarantees
 //
@@ -61,6 +70,7 @@
 // node they come; compare with errors.Is and the sentinels of package fsm. New
 // and Run fail with the errors of this package: ErrFolderInUse,
 // ErrFolderDamaged, ErrFolderNewer, ErrOtherID, ErrOtherCluster, ErrStorage.
+// Spawn fails with ErrNoGuard and the errors of package guard.
 //
 // # Testing
 //

@@ -178,7 +178,7 @@ func TestNode_Guards(t *testing.T) {
 		}
 		nodes = append(nodes, n)
 	}
-	limit, stop := context.WithTimeout(ctx, programPatience)
+	limit, stop := context.WithTimeout(t.Context(), programPatience)
 	defer stop()
 	// Asked for before there is a guard, let alone a session.
 	spawned := make(chan error, len(nodes))
@@ -217,6 +217,31 @@ func TestNode_Guards(t *testing.T) {
 	if _, err := nodes[0].Spawn(t.Context(), guard.Spec{Argv: []string{"true"}}); !errors.Is(err, guard.ErrClosed) {
 		t.Errorf("a node that has left spawns: %v", err)
 	}
+
+	// Made anew on the same folders, in the same process.
+	again, leave := context.WithCancel(t.Context())
+	for i, bind := range binds {
+		n, err := node.New(node.Config{DataDir: filepath.Join(dir, fmt.Sprint(i)), Bind: bind, Join: binds})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if err := n.Run(again); err != nil {
+				t.Error(err)
+			}
+		})
+		wg.Go(func() {
+			if _, err := n.Spawn(limit, guard.Spec{Argv: []string{"true"}}); err != nil {
+				t.Error(err)
+			}
+			spawned <- nil
+		})
+	}
+	for range binds {
+		<-spawned
+	}
+	leave()
+	wg.Wait()
 }
 
 // awaitWaiter waits until the program's instance stands in the queue of the work.
