@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,19 +71,25 @@ type member struct {
 	clock  *node.TestClock
 	joiner bool
 
-	node   *node.Node // of the newest start, nil before the first
-	kill   chan struct{}
+	life atomic.Pointer[life] // the newest start, nil before the first
+}
+
+// life is one start of a node.
+type life struct {
+	node   *node.Node
+	kill   func() // once
 	cancel context.CancelFunc
 	done   chan struct{} // closed when Run has returned
-	err    error         // what Run returned
+	err    error         // what Run returned; after done
 }
 
 func (m *member) running() bool {
-	if m.done == nil {
+	l := m.life.Load()
+	if l == nil {
 		return false
 	}
 	select {
-	case <-m.done:
+	case <-l.done:
 		return false
 	default:
 		return true
@@ -168,7 +175,12 @@ func (c *Cluster) Len() int {
 }
 
 // Node is the newest start of node i.
-func (c *Cluster) Node(i int) *node.Node { return c.member(i).node }
+func (c *Cluster) Node(i int) *node.Node {
+	if l := c.member(i).life.Load(); l != nil {
+		return l.node
+	}
+	return nil
+}
 
 // Host is the network name of node i.
 func (c *Cluster) Host(i int) string { return c.member(i).host }
@@ -228,7 +240,7 @@ func (c *Cluster) TryStart(i int) error {
 	if m.running() {
 		return errors.New("it is running")
 	}
-	if m.node != nil && !c.cfg.Unchecked {
+	if m.life.Load() != nil && !c.cfg.Unchecked {
 		c.checkOverlaps(i) // of the former start
 	}
 	cfg := c.Config(i)
@@ -243,13 +255,11 @@ func (c *Cluster) TryStart(i int) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	c.mu.Lock()
-	m.node, m.kill, m.cancel, m.done, m.err = n, kill, cancel, done, nil
-	c.mu.Unlock()
+	l := &life{node: n, kill: sync.OnceFunc(func() { close(kill) }), cancel: cancel, done: make(chan struct{})}
+	m.life.Store(l)
 	go func() {
-		defer close(done)
-		m.err = n.Run(ctx)
+		defer close(l.done)
+		l.err = n.Run(ctx)
 	}()
 	return nil
 }
@@ -258,32 +268,33 @@ func (c *Cluster) TryStart(i int) error {
 func (c *Cluster) Crash(i int) {
 	m := c.member(i)
 	c.Net.Crash(m.host)
-	if m.running() {
-		close(m.kill)
-		<-m.done
-		m.cancel()
+	if l := m.life.Load(); l != nil {
+		l.kill()
+		<-l.done
+		l.cancel()
 	}
 }
 
 // Stop has node i leave gracefully and returns what Run returned.
 func (c *Cluster) Stop(i int) error {
-	m := c.member(i)
-	if m.done == nil {
+	l := c.member(i).life.Load()
+	if l == nil {
 		return nil
 	}
-	m.cancel()
-	<-m.done
-	return m.err
+	l.cancel()
+	<-l.done
+	return l.err
 }
 
-// Done is closed when Run of node i has returned; Err is what it returned then.
-func (c *Cluster) Done(i int) <-chan struct{} { return c.member(i).done }
+// Done is closed when Run of node i, which must have been started, has
+// returned; Err is what it returned then.
+func (c *Cluster) Done(i int) <-chan struct{} { return c.member(i).life.Load().done }
 
 // Err is what the last Run of node i returned.
 func (c *Cluster) Err(i int) error {
-	m := c.member(i)
-	<-m.done
-	return m.err
+	l := c.member(i).life.Load()
+	<-l.done
+	return l.err
 }
 
 // Restart crashes node i if it runs and starts it again.
