@@ -65,10 +65,11 @@ var errWaitedEnough = errors.New("the wait is over")
 type holdings struct {
 	revision uint64
 	tokens   map[string]uint64 // by key
+	granted  map[string]bool   // keys that a group granted
 }
 
 func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*holdings, error) {
-	h := &holdings{tokens: map[string]uint64{}}
+	h := &holdings{tokens: map[string]uint64{}, granted: map[string]bool{}}
 	for after := ""; ; {
 		var page api.Leases
 		q := url.Values{}
@@ -84,6 +85,7 @@ func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*ho
 		for _, l := range page.Leases {
 			if l.Holder != nil && l.Holder.InstanceID == instance {
 				h.tokens[l.Key] = l.Token
+				h.granted[l.Key] = l.Group != ""
 			}
 		}
 		if after = page.Next; after == "" {
@@ -92,34 +94,71 @@ func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*ho
 	}
 }
 
+// planGrace is how long the report waits for the planners of groups, who give
+// what was freed to others, once the instance holds nothing.
+const planGrace = 3 * time.Second
+
+var errPlanGrace = errors.New("nobody was given the rest")
+
+// departure is a drain as the events tell it.
+type departure struct {
+	instance string
+	left     map[string]uint64 // held still: tokens by key
+	ended    map[string]uint64 // revisions by key
+	orphans  map[string]bool   // ended, of a group, and given to nobody yet
+	granted  map[string]bool   // by a group, if it is known
+	gone     bool              // the instance has left
+}
+
+// see takes an event and tells whether there is more to wait for.
+func (d *departure) see(e api.Event) (more bool) {
+	switch {
+	case e.Type == "lease.granted" && e.InstanceID == d.instance:
+		d.left[e.Key] = e.Token // between the look and the mark
+	case e.Type == "lease.granted":
+		delete(d.orphans, e.Key)
+	case e.Type == "lease.ended" && d.left[e.Key] == e.Token:
+		delete(d.left, e.Key)
+		d.ended[e.Key] = e.Revision
+		if d.granted[e.Key] {
+			d.orphans[e.Key] = true
+		}
+	case e.Type == "instance.left" && e.InstanceID == d.instance:
+		d.gone = true
+	}
+	return len(d.left) > 0 || len(d.orphans) > 0
+}
+
 // watchDrain follows the events until the instance holds nothing, and reports.
 func (a *app) watchDrain(ctx context.Context, c *api.Client, i api.Instance, h *holdings) error {
 	began := time.Now()
-	left, ended := maps.Clone(h.tokens), map[string]uint64{} // by key: tokens, revisions
-	gone := false
-	if len(left) > 0 {
+	took := time.Duration(0)
+	d := &departure{instance: i.InstanceID, left: maps.Clone(h.tokens), ended: map[string]uint64{}, orphans: map[string]bool{}, granted: h.granted}
+	if len(d.left) > 0 {
+		follow, stop := context.WithCancelCause(ctx)
+		defer stop(nil)
+		var grace *time.Timer
 		query := url.Values{"since": {strconv.FormatUint(h.revision, 10)}}
-		err := c.Events(ctx, query, a.timeout, func(se api.StreamEvent) bool {
+		err := c.Events(follow, query, a.timeout, func(se api.StreamEvent) bool {
 			var e api.Event
 			if json.Unmarshal(se.Data, &e) != nil {
 				return true
 			}
-			switch {
-			case e.Type == "lease.granted" && e.InstanceID == i.InstanceID:
-				left[e.Key] = e.Token // between the look and the mark
-			case e.Type == "lease.ended" && left[e.Key] == e.Token:
-				delete(left, e.Key)
-				ended[e.Key] = e.Revision
-			case e.Type == "instance.left" && e.InstanceID == i.InstanceID:
-				gone = true
+			more := d.see(e)
+			if len(d.left) == 0 && took == 0 {
+				took = time.Since(began)
+				grace = time.AfterFunc(planGrace, func() { stop(errPlanGrace) })
 			}
-			return len(left) > 0
+			return more
 		})
-		if err != nil {
-			return a.drainUnfinished(ctx, err, left)
+		if grace != nil {
+			grace.Stop()
+		}
+		if err != nil && !errors.Is(context.Cause(follow), errPlanGrace) {
+			return a.drainUnfinished(ctx, err, d.left)
 		}
 	}
-	return a.reportDrain(ctx, c, i, ended, time.Since(began), gone)
+	return a.reportDrain(ctx, c, i, d.ended, took, d.gone)
 }
 
 func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]uint64) error {

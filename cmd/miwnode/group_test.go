@@ -70,7 +70,7 @@ workloads:
 	n.says("quick g/quick ")
 	n.says(" " + n.dir + "/" + api.SocketName)
 	eventually(t, "a failure is shown", func() bool {
-		return strings.Contains(c.run("groups", "g").ends(0).out, "sh -c echo broken ran; exit 3 ended: exited, by code 3")
+		return strings.Contains(c.run("groups", "g").ends(0).out, "sh -c echo broken ran; exit 3 ended: exited, code 3")
 	})
 	c.run("why", "broken").ends(0).shows("it failed", "exit 3")
 	c.run("pause", "polite").ends(0)
@@ -130,7 +130,7 @@ func TestProcess_Group(t *testing.T) {
 	t.Run("why, pin, move, pause", func(t *testing.T) {
 		c := c.in(t)
 		key := keyOf(before, "n1")
-		c.run("why", key).ends(0).shows("shards/"+key+" is active", "with token", "INSTANCE", "CAN")
+		c.run("why", key).ends(0).shows("shards/"+key+" is active", "with token", "MEMBER", "CAN")
 		c.run("pin", key, "--to", "n2", "--reason", "cache").ends(0).shows("pinned")
 		eventually(t, "it is where it is pinned", func() bool { return n1.owners("shards")[key] == "n2" })
 		c.run("why", key).ends(0).shows("pinned", "cache")

@@ -65,7 +65,7 @@ func (a *app) showGroups(answer api.Groups) error {
 		for _, n := range g.Counts {
 			total += n
 		}
-		t.row(g.Name, g.Assigner, len(g.Members), total, g.Counts["active"], others(g.Counts), plannerOf(g, callNames(g)))
+		t.row(g.Name, g.Assigner, len(g.Members), total, g.Counts["active"], others(g.Counts), plannerOf(g, namesOf(g)))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -85,30 +85,10 @@ func others(counts map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// callNames is what people call the members of a group: the name that an HTTP
-// session gave itself, or the node's ID, where one member only is called so.
-func callNames(g api.Group) func(instanceID string) string {
-	names, often := map[string]string{}, map[string]int{}
-	for _, m := range g.Members {
-		name := m.NodeID
-		if strings.HasPrefix(m.InstanceID, "http:") {
-			name = cmpOr(m.Name, m.InstanceID)
-		}
-		names[m.InstanceID] = name
-		often[name]++
-	}
-	return func(instanceID string) string {
-		if name := names[instanceID]; often[name] == 1 {
-			return name
-		}
-		return instanceID
-	}
-}
-
-func plannerOf(g api.Group, called func(string) string) string {
+func plannerOf(g api.Group, called names) string {
 	switch {
 	case g.Planner != "":
-		return called(g.Planner)
+		return called.name(g.Planner)
 	case len(g.Members) == 0:
 		return "nobody: no members"
 	}
@@ -116,7 +96,7 @@ func plannerOf(g api.Group, called func(string) string) string {
 }
 
 func (a *app) showGroup(g api.Group) error {
-	called := callNames(g)
+	called := namesOf(g)
 	head := newTable(a.stdout, "group", g.Name)
 	head.row("assigner", g.Assigner)
 	head.row("rebalance", g.Rebalance)
@@ -140,7 +120,7 @@ func (a *app) showGroup(g api.Group) error {
 	return a.showWorkloads(g, called)
 }
 
-func (a *app) showMembers(g api.Group, called func(string) string) error {
+func (a *app) showMembers(g api.Group, called names) error {
 	if len(g.Members) == 0 {
 		return a.empty("No members: nothing runs until an instance joins (miwnode start --group FILE, a coordinator in Go, or POST /v1/groups/%s/join).", g.Name)
 	}
@@ -151,12 +131,12 @@ func (a *app) showMembers(g api.Group, called func(string) string) error {
 			capacity = fmt.Sprint(m.Capacity)
 		}
 		state, _ := instanceState(api.Instance{Draining: m.Draining, Cordoned: m.Cordoned})
-		t.row(called(m.InstanceID), m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt, m.InstanceID)
+		t.row(called.name(m.InstanceID), m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt, m.InstanceID)
 	}
 	return t.flush()
 }
 
-func (a *app) showWorkloads(g api.Group, called func(string) string) error {
+func (a *app) showWorkloads(g api.Group, called names) error {
 	if len(g.Workloads) == 0 {
 		return a.empty("No workloads: no member declares any, and none were put.")
 	}
@@ -166,7 +146,7 @@ func (a *app) showWorkloads(g api.Group, called func(string) string) error {
 		if w.Token != 0 {
 			token = fmt.Sprint(w.Token)
 		}
-		t.row(w.Key, w.Status, called(w.Owner), token, age(w.Since), called(w.Successor), remark(w, called))
+		t.row(w.Key, w.Status, called.name(w.Owner), token, age(w.Since), called.name(w.Successor), remark(w, called))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -176,14 +156,14 @@ func (a *app) showWorkloads(g api.Group, called func(string) string) error {
 }
 
 // remark is what there is to say of a workload.
-func remark(w api.GroupWorkload, called func(string) string) string {
+func remark(w api.GroupWorkload, called names) string {
 	var parts []string
 	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	if w.Pause != nil {
 		add("paused%s%s", expiry(w.Pause.At, w.Pause.ExpiresIn), said(w.Pause.Reason, w.Pause.By))
 	}
 	if w.Pin != nil {
-		add("pinned to %s%s%s", called(w.Pin.InstanceID), expiry(w.Pin.At, w.Pin.ExpiresIn), said(w.Pin.Reason, w.Pin.By))
+		add("pinned to %s%s%s", called.name(w.Pin.InstanceID), expiry(w.Pin.At, w.Pin.ExpiresIn), said(w.Pin.Reason, w.Pin.By))
 	}
 	switch {
 	case w.Stuck != nil:
@@ -194,7 +174,11 @@ func remark(w api.GroupWorkload, called func(string) string) string {
 		add("told to stop%s", said(w.Reason, w.By))
 	}
 	if f := w.Failure; f != nil {
-		add("failed %d times, last on %s: %s", f.Count, called(f.InstanceID), f.Error)
+		times := "once"
+		if f.Count > 1 {
+			times = fmt.Sprintf("%d times, last", f.Count)
+		}
+		add("failed %s on %s: %s", times, called.name(f.InstanceID), f.Error)
 	}
 	return strings.Join(parts, "; ")
 }

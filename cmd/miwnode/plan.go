@@ -53,7 +53,11 @@ made a few at a time: those marked "later" wait for the others.`,
 			if err := json.Unmarshal(raw, &plan); err != nil {
 				return err
 			}
-			return a.showPlan(args[0], plan)
+			called, err := a.namesIn(cmd.Context(), c, args[0])
+			if err != nil {
+				return err
+			}
+			return a.showPlan(args[0], plan, called)
 		},
 		ValidArgsFunction: a.completeGroupNames,
 	}
@@ -63,7 +67,7 @@ made a few at a time: those marked "later" wait for the others.`,
 	return cmd
 }
 
-func (a *app) showPlan(group string, plan api.Plan) error {
+func (a *app) showPlan(group string, plan api.Plan, called names) error {
 	if len(plan.Moves) == 0 {
 		return a.empty("%s: nothing would move.", group)
 	}
@@ -75,7 +79,7 @@ func (a *app) showPlan(group string, plan api.Plan) error {
 			when = "later"
 			later++
 		}
-		t.row(m.Workload, cmpOr(m.From, "nobody"), cmpOr(m.To, "nobody"), when, m.Because)
+		t.row(m.Workload, cmpOr(called.name(m.From), "nobody"), cmpOr(called.name(m.To), "nobody"), when, called.in(m.Because))
 	}
 	if err := t.flush(); err != nil {
 		return err
