@@ -15,7 +15,7 @@ type row struct {
 
 // TestChecklist holds every behaviour by its number.
 func TestChecklist(t *testing.T) {
-	for _, rows := range [][]row{leaseRows, configRows, runnerRows, drainRows, stopRows, placementRows} {
+	for _, rows := range [][]row{leaseRows, configRows, runnerRows, drainRows, stopRows, placementRows, groupRows} {
 		for _, r := range rows {
 			t.Run(r.name, func(t *testing.T) { bubble(t, r.timing, r.test) })
 		}

@@ -76,7 +76,9 @@ func (m *team) coordinate(i *coordtest.Instance, name string, g coord.Group, opt
 		}
 		<-ctx.Done()
 		return nil
-	}, append(slices.Clone(m.options), options...)...)
+	}, slices.Concat([]func(*coord.CoordinatorConfig){func(c *coord.CoordinatorConfig) {
+		c.Stuck.Exit = func(int) { m.t.Errorf("the process of %s was to end", name) }
+	}}, m.options, options)...)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -86,6 +88,7 @@ func (m *team) coordinate(i *coordtest.Instance, name string, g coord.Group, opt
 		defer close(a.done)
 		a.err = co.Run(ctx)
 	}()
+	m.t.Cleanup(func() { _ = a.leave() })
 	return a
 }
 

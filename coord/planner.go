@@ -93,6 +93,9 @@ func newPlanner(c Cluster, group string, a Assigner, cfg Planning, log *slog.Log
 func (p *planner) runner() *Runner {
 	cfg := RunnerConfig{Name: "planner of " + p.group, Logger: p.log, RestartDelay: -1}
 	cfg.Drain.Resume = true
+	// A plan under a lost lease is refused by its token: one that takes long is
+	// no reason to end the process.
+	cfg.Stuck.WhenLost = PolicyReport
 	return newRunner(p.c, fsm.PlannerKey(p.group), p.work, cfg.withDefaults(p.c, fsm.PlannerKey(p.group)))
 }
 

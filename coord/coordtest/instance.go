@@ -3,6 +3,7 @@ package coordtest
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -41,6 +42,8 @@ type Run struct {
 type Instance struct {
 	w       *World
 	name    string
+	boot    uint64
+	proved  bool // its start proves the end of the one before
 	machine *fsm.Machine
 	life    context.Context // ends with Crash or World.Close
 	end     context.CancelFunc
@@ -63,8 +66,8 @@ type Op = fsm.Op
 
 var _ coord.Cluster = (*Instance)(nil)
 
-func newInstance(w *World, name string) *Instance {
-	i := &Instance{w: w, name: name, closing: make(chan struct{}), linked: make(chan struct{}), changed: make(chan struct{}), calls: make(map[string]int)}
+func newInstance(w *World, name string, boot uint64, proved bool) *Instance {
+	i := &Instance{w: w, name: name, boot: boot, proved: proved, closing: make(chan struct{}), linked: make(chan struct{}), changed: make(chan struct{}), calls: make(map[string]int)}
 	i.machine = fsm.NewMachine(fsm.MachineOptions{OnApplied: i.onApplied})
 	i.life, i.end = context.WithCancel(context.Background())
 	close(i.linked)
@@ -142,7 +145,7 @@ func (i *Instance) Calls(kind string) int {
 }
 
 // InstanceID names the instance.
-func (i *Instance) InstanceID() string { return i.name + ":1:coordtest" }
+func (i *Instance) InstanceID() string { return fmt.Sprintf("%s:%d:coordtest", i.name, i.boot) }
 
 // View is the copy of the instance.
 func (i *Instance) View() *fsm.View { return i.machine.View() }
@@ -210,7 +213,7 @@ func Kind(op fsm.Op) string {
 	case *fsm.CancelWait:
 		return "CancelWait"
 	}
-	return fmt.Sprintf("%T", op)
+	return strings.TrimPrefix(fmt.Sprintf("%T", op), "*fsmpb.")
 }
 
 func (i *Instance) fateOf(op Op) (fate Fault, changed <-chan struct{}) {

@@ -242,7 +242,7 @@ func (i *Instance) open() string {
 		ctx, cancel := context.WithTimeout(i.life, i.w.timing.TTL)
 		res, err := i.Submit(ctx, &fsm.OpenSession{
 			SessionId: id, TtlMs: i.w.timing.TTL.Milliseconds(), Name: i.name,
-			NodeId: i.name, Boot: 1, Nonce: i.name, InstanceId: i.InstanceID(),
+			NodeId: i.name, Boot: i.boot, Nonce: i.name, InstanceId: i.InstanceID(), RestartProved: i.proved,
 		})
 		cancel()
 		if err == nil && fsm.ResultErr(res) == nil {

@@ -48,6 +48,7 @@ type World struct {
 	quorum    chan struct{} // closed while there is one
 	closed    bool
 	instances []*Instance
+	clients   []*Client
 	deadlines map[string]*time.Timer // of sessions, by ID
 	timers    map[*time.Timer]struct{}
 	sessions  int
@@ -76,8 +77,11 @@ func (w *World) Close() {
 	for _, t := range w.deadlines {
 		t.Stop()
 	}
-	instances := w.instances
+	instances, clients := w.instances, w.clients
 	w.mu.Unlock()
+	for _, c := range clients {
+		c.Stop()
+	}
 	for _, i := range instances {
 		i.end()
 		i.work.Wait()
@@ -175,6 +179,9 @@ func (w *World) deadlinesAfter(out *fsm.Outcome) {
 			w.duty(l.LockDelay, func(term uint64) fsm.Op { return &fsm.LiftBar{Key: l.Key, Token: l.Token, Term: term} })
 		}
 	}
+	for _, m := range out.MarkedWorkloads {
+		w.marked(m)
+	}
 	for s := range view.Sessions() {
 		if w.deadlines[s.ID] == nil {
 			w.setDeadline(s.ID)
@@ -238,9 +245,10 @@ func (w *World) renew(id string) (changed uint64, ok bool) {
 }
 
 // Join adds an instance and waits for its session, unless there is no quorum.
-func (w *World) Join(name string) *Instance {
+func (w *World) Join(name string) *Instance { return w.start(newInstance(w, name, 1, false)) }
+
+func (w *World) start(i *Instance) *Instance {
 	w.mu.Lock()
-	i := newInstance(w, name)
 	w.instances = append(w.instances, i)
 	i.catchUp(len(w.log))
 	quorum := w.hasQuorum()
