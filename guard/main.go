@@ -93,6 +93,7 @@ func guardMain() int {
 		return 1
 	}
 	debug.FreeOSMemory()
+	leaveImage()
 	w.serve()
 	return 0
 }
