@@ -150,12 +150,17 @@ func (a *app) client(cmd *cobra.Command) (*api.Client, error) {
 // call makes one call within --timeout; the node is told the deadline, and has
 // a second more to answer that it could not keep it.
 func (a *app) call(ctx context.Context, c *api.Client, req api.Request, out any) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, a.timeout+time.Second)
+	timeout := a.timeout
+	if end, ok := ctx.Deadline(); ok {
+		// The node may say what is wrong before ctx cuts the call short.
+		timeout = max(100*time.Millisecond, min(timeout, time.Until(end)-300*time.Millisecond))
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 	if req.Query == nil {
 		req.Query = map[string][]string{}
 	}
-	req.Query.Set("timeout", a.timeout.String())
+	req.Query.Set("timeout", timeout.String())
 	return c.Do(ctx, req, out)
 }
 

@@ -208,7 +208,7 @@ func TestProcess_Demo(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := c.with("TMPDIR="+tmp).run("demo", "--for", "14s", "--kill-after", "2s", "--restart-after", "1s").ends(0)
-	r.shows("works (token 1099511627777)", "KILL", "comes back", "has caught up", "DRAIN", "nobody did for", "At no moment did it run twice")
+	r.shows("shards", "balanced", "mail", "primary", "mailer sweeper", "KILL", "comes back", "has caught up", "DRAIN", "taken over", "At no moment did a workload run twice")
 	if left, _ := filepath.Glob(tmp + "/*"); len(left) != 0 {
 		t.Errorf("the demo left %v behind", left)
 	}

@@ -4,23 +4,47 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/fsm/fsmpb"
 	"github.com/miwnode/miwnode/node"
 )
 
-// demoKey is the key of the sample work.
-const demoKey = "demo:work"
+// demoGroup is a group of sample workloads.
+type demoGroup struct {
+	name, about string
+	assigner    coord.Assigner
+	workloads   []string
+}
+
+// demoMail is the workload whose owner is killed and drained.
+const demoMail = "mail/mailer"
+
+var demoGroups = []demoGroup{
+	{"shards", "shared out evenly (balanced)", coord.Balanced{}, []string{"a", "b", "c", "d", "e", "f"}},
+	{"mail", "all on one node, the others stand by (primary)", coord.Primary{}, []string{"mailer", "sweeper"}},
+}
+
+func (g demoGroup) group() coord.Group {
+	group := coord.Group{Name: g.name, Assigner: g.assigner, MaxMoves: len(g.workloads)}
+	for _, w := range g.workloads {
+		group.Workloads = append(group.Workloads, coord.Workload{Key: w})
+	}
+	return group
+}
+
+// demoQuiet is how long nothing must happen before the demo says who runs what.
+const demoQuiet = 300 * time.Millisecond
 
 // demoTiming makes a take-over visible in seconds: nobody can see a whole
 // machine die, so a successor waits until the session has run out.
@@ -32,14 +56,15 @@ var demoTiming = node.Timing{
 func (a *app) demoCommand() *cobra.Command {
 	var length, killAfter, restartAfter time.Duration
 	cmd := &cobra.Command{
-		Use: "demo", Short: "Watch three nodes in one process hand a piece of work to each other", Args: noArgs,
-		Long: `Run three nodes in one process, in a temporary folder, over loopback. A sample
-piece of work runs on exactly one of them. Its node is killed as if its machine
-had lost power; another takes over; the killed one comes back. The demo tells what
-happens, measures the gaps in which nobody worked, and counts the moments in which
+		Use: "demo", Short: "Watch three nodes in one process share work out and take it over from each other", Args: noArgs,
+		Long: `Run three nodes in one process, in a temporary folder, over loopback. They share
+out six workloads evenly, and two more run on one of them while the others stand
+by. A node is killed as if its machine had lost power; the others take over; it
+comes back; another is drained, as before a deploy. The demo tells who runs what,
+measures the gaps in which nobody ran a workload, and counts the moments in which
 two did: there must be none, else the exit code is 1.
 
-Without --for it goes on until Ctrl-C, and Enter kills the owner's node again.`,
+Without --for it goes on until Ctrl-C, and Enter kills the node that has the mailer.`,
 		Example: `  miwnode demo
   miwnode demo --for 20s --kill-after 5s    # a script: ends by itself, code 0 if nothing overlapped`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +86,7 @@ Without --for it goes on until Ctrl-C, and Enter kills the owner's node again.`,
 		},
 	}
 	cmd.Flags().DurationVar(&length, "for", 0, "end after so long (default: on Ctrl-C)")
-	cmd.Flags().DurationVar(&killAfter, "kill-after", 5*time.Second, "kill the owner's node after so long; 0 never does")
+	cmd.Flags().DurationVar(&killAfter, "kill-after", 5*time.Second, "kill the node that has the mailer after so long; 0 never does")
 	cmd.Flags().DurationVar(&restartAfter, "restart-after", 3*time.Second, "start the killed node again so long after the take-over")
 	return cmd
 }
@@ -91,7 +116,7 @@ func readLines(ctx context.Context, in io.Reader) <-chan struct{} {
 	return lines
 }
 
-// demo is three nodes, the work that they share, and who watches it.
+// demo is three nodes, the groups that they share, and who watches them.
 type demo struct {
 	say      *narrator
 	seen     *observer
@@ -101,7 +126,13 @@ type demo struct {
 
 func newDemo(out io.Writer) *demo {
 	say := &narrator{out: out, began: time.Now()}
-	return &demo{say: say, seen: newObserver(say)}
+	var workloads []string
+	for _, g := range demoGroups {
+		for _, w := range g.workloads {
+			workloads = append(workloads, g.name+"/"+w)
+		}
+	}
+	return &demo{say: say, seen: newObserver(say, workloads)}
 }
 
 func (d *demo) run(ctx context.Context, s script) error {
@@ -118,8 +149,11 @@ func (d *demo) run(ctx context.Context, s script) error {
 	if err := d.start(ctx); err != nil {
 		return err
 	}
-	d.say.line("They have found each other and agree. Each would do the work %q; one may.", demoKey)
-	d.say.line("Look at them from another terminal: miwnode leases --data-dir %s", d.nodes[0].dir)
+	d.say.line("They have found each other and agree. They take part in two groups:")
+	for _, g := range demoGroups {
+		d.say.line("  %-6s  %d workloads, %s", g.name, len(g.workloads), g.about)
+	}
+	d.say.line("Look at them from another terminal: miwnode groups shards --data-dir %s", d.nodes[0].dir)
 	if err := d.act(ctx, s); err != nil {
 		return err
 	}
@@ -154,10 +188,10 @@ func (d *demo) start(ctx context.Context) error {
 // act follows the script until its end.
 func (d *demo) act(ctx context.Context, s script) error {
 	end, kill := after(s.length), after(s.killAfter)
-	var restart, deploy <-chan time.Time
+	var restart, deploy, quiet <-chan time.Time
 	var dead *demoNode
 	if d.commands != nil {
-		d.say.line("Press Enter to kill the owner's node, Ctrl-C to end.")
+		d.say.line("Press Enter to kill the node that has the mailer, Ctrl-C to end.")
 	}
 	for {
 		enter := d.commands
@@ -169,7 +203,12 @@ func (d *demo) act(ctx context.Context, s script) error {
 			return nil
 		case <-end:
 			return nil
-		case n := <-d.seen.started:
+		case <-d.seen.changed:
+			quiet = after(demoQuiet)
+		case <-quiet:
+			quiet = nil
+			d.show()
+		case n := <-d.seen.moved:
 			if dead != nil && restart == nil && n != dead.name {
 				restart = after(max(s.restartAfter, time.Millisecond))
 			}
@@ -193,8 +232,30 @@ func (d *demo) act(ctx context.Context, s script) error {
 	}
 }
 
+// show says who runs what.
+func (d *demo) show() {
+	for _, line := range d.seen.board() {
+		d.say.line("%s", line)
+	}
+}
+
+// settle waits until nothing has happened for a while.
+func (d *demo) settle(ctx context.Context) {
+	for limit := after(5 * time.Second); ; {
+		select {
+		case <-d.seen.changed:
+		case <-after(demoQuiet):
+			return
+		case <-limit:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (d *demo) kill() *demoNode {
-	owner := d.seen.owner()
+	owner := d.seen.owner(demoMail)
 	for _, n := range d.nodes {
 		if n.name == owner {
 			d.say.line("KILL %s, as if its machine lost power: no goodbye, nothing released.", owner)
@@ -203,7 +264,7 @@ func (d *demo) kill() *demoNode {
 			return n
 		}
 	}
-	d.say.line("Nobody works right now; nothing to kill.")
+	d.say.line("Nobody has the mailer right now; nothing to kill.")
 	return nil
 }
 
@@ -221,18 +282,18 @@ func (d *demo) revive(ctx context.Context, n *demoNode) error {
 	if err := n.ready(ctx); err != nil {
 		return err
 	}
-	d.say.line("%s has caught up and waits in line; the work stays where it is.", n.name)
+	d.say.line("%s has caught up and joins; it gets its share of the shards, and the mail stays where it is.", n.name)
 	return nil
 }
 
 // deploy drains the owner, as before a deploy: the planned way costs no TTL.
 func (d *demo) deploy(ctx context.Context) error {
-	owner := d.seen.owner()
+	owner := d.seen.owner(demoMail)
 	for _, n := range d.nodes {
 		if n.name != owner {
 			continue
 		}
-		d.say.line("DRAIN %s, as before a deploy: it finishes and hands over.", n.name)
+		d.say.line("DRAIN %s, as before a deploy: it finishes and hands over what it has.", n.name)
 		for _, mark := range []fsmpb.Mark{fsm.MarkDrain, fsm.MarkUndrain} {
 			limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 			res, err := n.node.Submit(limit, &fsm.MarkInstance{InstanceId: n.node.InstanceID(), Mark: mark, Reason: "deploy", By: "demo"})
@@ -242,17 +303,20 @@ func (d *demo) deploy(ctx context.Context) error {
 			}
 			if mark == fsm.MarkDrain {
 				select {
-				case <-d.seen.started:
+				case <-d.seen.moved:
 				case <-ctx.Done():
 				case <-after(5 * time.Second):
 				}
+				d.settle(ctx)
+				d.show()
+				d.say.line("UNDRAIN %s: it takes work again.", n.name)
 			}
 		}
 	}
 	return nil
 }
 
-// stop ends all nodes gracefully, the owner of the work last: no move at the end.
+// stop ends all nodes gracefully, at once.
 func (d *demo) stop() {
 	var wg sync.WaitGroup
 	for _, n := range d.nodes {
@@ -264,14 +328,14 @@ func (d *demo) stop() {
 // verdict sums up; an overlap is a failure.
 func (d *demo) verdict() error {
 	runs, gaps, overlaps := d.seen.sums()
-	d.say.line("%d runs of the work, %s.", runs, gaps)
+	d.say.line("%d runs, %s.", runs, gaps)
 	if overlaps > 0 {
-		return fmt.Errorf("the work ran twice at once %d times: this must never happen, please report it", overlaps)
+		return fmt.Errorf("a workload ran twice at once %d times: this must never happen, please report it", overlaps)
 	}
-	if runs == 0 {
-		return errors.New("the work never ran: three nodes did not agree in time; is the machine busy?")
+	if idle := d.seen.idle(); len(idle) > 0 {
+		return fmt.Errorf("%s never ran: three nodes did not agree in time; is the machine busy?", strings.Join(idle, ", "))
 	}
-	d.say.line("At no moment did it run twice. That is the promise.")
+	d.say.line("At no moment did a workload run twice. That is the promise.")
 	return nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -43,6 +44,18 @@ func (n *demoNode) start(join []string, expect int) error {
 	if err != nil {
 		return err
 	}
+	var coordinators []*coord.Coordinator
+	for _, g := range demoGroups {
+		c, err := coord.NewCoordinator(n.node, g.group(), n.work(g.name), func(c *coord.CoordinatorConfig) {
+			// A killed node's work ends with it, by what work does below; the process
+			// is the demo's and stays.
+			c.Stuck.WhenLost = coord.PolicyReport
+		})
+		if err != nil {
+			return errors.Join(err, server.Close())
+		}
+		coordinators = append(coordinators, c)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	apiCtx, stopAPI := context.WithCancel(context.Background())
@@ -53,31 +66,28 @@ func (n *demoNode) start(join []string, expect int) error {
 		close(n.dead)
 		cancel()
 	})
-	runner := coord.NewRunner(n.node, demoKey, n.work, func(c *coord.RunnerConfig) {
-		c.Drain.Resume = true
-		// A killed node's work ends with it, by what work does below; the process
-		// is the demo's and stays.
-		c.Stuck.WhenLost = coord.PolicyReport
-	})
-	n.wg.Go(func() { _ = runner.Run(ctx) })
+	for _, c := range coordinators {
+		n.wg.Go(func() { _ = c.Run(ctx) })
+	}
 	return nil
 }
 
 // work is the sample: it does nothing but stamp its start and its end with one
 // observer, whose clock all nodes share.
-func (n *demoNode) work(ctx context.Context, l *coord.Lease) error {
-	run := n.demo.seen.begin(n.name, l.Token())
-	select {
-	case <-l.Draining():
-	case <-ctx.Done():
-	case <-n.die:
-		// The process is gone: what it did has ended, and nobody is told.
-		run.end("its node was killed")
-		<-n.dead
+func (n *demoNode) work(group string) coord.WorkloadFunc {
+	return func(ctx context.Context, w coord.Workload, l *coord.Lease) error {
+		run := n.demo.seen.begin(group+"/"+w.Key, n.name, l.Token())
+		select {
+		case <-l.Draining():
+			run.end()
+		case <-ctx.Done():
+			run.end()
+		case <-n.die:
+			run.end() // the process is gone: what it did has ended, and nobody is told
+			<-n.dead
+		}
 		return nil
 	}
-	run.end("it was told to stop")
-	return nil
 }
 
 // bound waits until the node listens.

@@ -26,11 +26,17 @@ func (a *app) execCommand() *cobra.Command {
 MIW_KEY, MIW_TOKEN and MIW_ADDR in its environment, and never outlives the lease:
 when the lease can't be renewed the command and everything it started gets TERM,
 and KILL before anybody else can be granted the key. Give MIW_TOKEN to whatever
-you write to, and have it refuse smaller ones.
+you write to, and have it refuse smaller ones. (MIW_RUN marks what a guard started;
+leave it alone.) A revoke reaches the command within a keep-alive, a fifth of the
+TTL and at most 2 s.
 
-The exit code is the command's own; 75 when the lease was lost, 124 when the wait
-was over, 126 and 127 when the command can't be run or found, 128+n when signal n
-ended it, 69 when no node or no quorum was there.`,
+It waits until the key is free, through outages too, unless --wait limits that,
+and says once what it waits for. INT, TERM, HUP, QUIT, USR1 and USR2 are handed on to
+the command, which decides: one that ignores TERM runs on.
+
+The exit code is the command's own; 75 when the lease was lost, 124 when --wait was
+over, 126 and 127 when the command can't be run or found, 128+n when signal n ended
+it or the wait, 69 when no node or no quorum was there for all of --wait.`,
 		Example: `  miwnode exec --key nightly -- ./report.sh
   miwnode exec --key nightly --wait 10s -- ./report.sh    # give up after 10 s (code 124)
   miwnode exec --key nightly --wait 0s -- ./report.sh     # only if it is free now
@@ -63,7 +69,7 @@ ended it, 69 when no node or no quorum was there.`,
 	}
 	cmd.Flags().SetInterspersed(false)
 	cmd.Flags().StringVar(&e.key, "key", "", "the lease's key")
-	cmd.Flags().DurationVar(&e.wait, "wait", 0, "wait at most so long for the lease (default: without limit)")
+	cmd.Flags().DurationVar(&e.wait, "wait", 0, "wait at most so long for the lease, outages and all; 0s: only if it is free now (default: without limit)")
 	cmd.Flags().DurationVar(&e.ttl, "ttl", node.DefaultSessionTTL, "TTL of the session that holds the lease: 2s to 60s")
 	return cmd
 }
@@ -99,7 +105,7 @@ func (e *execution) run(ctx context.Context) error {
 		return err
 	}
 	lease := heldLease{key: e.key, token: token}
-	defer s.close(lease)
+	defer s.close(lease, e.a.timeout)
 	return e.supervise(ctx, g, s, lease, signals)
 }
 
@@ -114,52 +120,6 @@ func (e *execution) unrunnable(err error) error {
 	return &exitError{code, fmt.Errorf("%s can't be run: %w", e.argv[0], err)}
 }
 
-// acquire opens a session and waits for the lease. A session that is lost while
-// it waits is replaced; the time to wait goes on.
-func (e *execution) acquire(ctx context.Context) (*execSession, uint64, error) {
-	var limit <-chan time.Time
-	began := time.Now()
-	if e.limited {
-		t := time.NewTimer(e.wait)
-		defer t.Stop()
-		limit = t.C
-	}
-	for {
-		s, err := e.open(ctx)
-		if err != nil {
-			return nil, 0, e.interrupted(ctx, err)
-		}
-		token, err := s.acquire(ctx, e.key, e.left(began))
-		if err == nil {
-			return s, token, nil
-		}
-		s.close(heldLease{})
-		select {
-		case <-limit:
-			return nil, 0, e.timedOut()
-		case <-ctx.Done():
-			return nil, 0, e.interrupted(ctx, ctx.Err())
-		default:
-		}
-		if !errors.Is(err, errSessionLost) {
-			return nil, 0, err
-		}
-		fmt.Fprintf(e.a.stderr, "miwnode exec: the session was lost while it waited for %q; trying anew\n", e.key)
-	}
-}
-
-// left is how long the lease may still be waited for.
-func (e *execution) left(began time.Time) time.Duration {
-	if !e.limited {
-		return waitForever
-	}
-	return max(0, e.wait-time.Since(began))
-}
-
-func (e *execution) timedOut() error {
-	return &exitError{exitWaitTimeout, fmt.Errorf("%q was not free within %v; miwnode leases --key shows who holds it", e.key, e.wait)}
-}
-
 func (e *execution) interrupted(ctx context.Context, err error) error {
 	if sig, ok := errors.AsType[*signalError](context.Cause(ctx)); ok {
 		return &exitError{exitSignal + int(sig.signal), fmt.Errorf("%v while waiting for %q", sig, e.key)}
@@ -170,9 +130,6 @@ func (e *execution) interrupted(ctx context.Context, err error) error {
 // supervise runs the command under the lease. The guard kills it when it is not
 // fed; this loop feeds it with every confirmed keep-alive that lists the lease.
 func (e *execution) supervise(ctx context.Context, g *guard.Guard, s *execSession, lease heldLease, signals *signalQueue) error {
-	if err := s.confirm(ctx, lease); err != nil {
-		return &exitError{exitLeaseLost, fmt.Errorf("the lease of %q was lost before the command began: %w", e.key, err)}
-	}
 	if err := g.Feed(s.feed()); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/miwnode/miwnode/api"
@@ -47,15 +48,20 @@ func renewEvery(ttl time.Duration) time.Duration { return min(2*time.Second, ttl
 // stopBudget is the time between TERM and KILL when the trust runs out.
 func stopBudget(ttl time.Duration) time.Duration { return min(time.Second, ttl/8) }
 
-// open opens a session within --timeout. Its trust counts from the sending.
-func (e *execution) open(ctx context.Context) (*execSession, error) {
+// sessionName is what lists call the session of this exec.
+func (e *execution) sessionName() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
+	return fmt.Sprintf("exec:%s:%s:%d", strings.ToValidUTF8(filepath.Base(e.argv[0]), "?"), host, os.Getpid())
+}
+
+// open opens a session within --timeout. Its trust counts from the sending.
+func (e *execution) open(ctx context.Context) (*execSession, error) {
 	req := api.Request{
 		Method: "POST", Path: "/v1/sessions",
-		Body: api.OpenSessionRequest{TTL: api.Duration(e.ttl), Name: fmt.Sprintf("exec:%s:%s:%d", strings.ToValidUTF8(filepath.Base(e.argv[0]), "?"), host, os.Getpid())},
+		Body: api.OpenSessionRequest{TTL: api.Duration(e.ttl), Name: e.sessionName()},
 	}
 	sent := guard.BootTime()
 	var s api.Session
@@ -65,9 +71,9 @@ func (e *execution) open(ctx context.Context) (*execSession, error) {
 	return &execSession{a: e.a, client: e.client, id: s.SessionID, ttl: time.Duration(s.TTL), until: sent + time.Duration(s.TrustedFor)}, nil
 }
 
-// retry repeats try, with a pause, while it fails for want of a node or a
-// quorum; it returns the last failure when ctx ends.
-func retry(ctx context.Context, try func() error) error {
+// retry repeats try, with a pause, while it fails with what again says may
+// pass; it returns the last failure when ctx ends.
+func retry(ctx context.Context, again func(error) bool, try func() error) error {
 	var failed error
 	for {
 		err := try()
@@ -78,7 +84,7 @@ func retry(ctx context.Context, try func() error) error {
 		if failed == nil || ctx.Err() == nil {
 			failed = err
 		}
-		if ctx.Err() != nil || codeOf(err) != exitUnreachable {
+		if ctx.Err() != nil || !again(err) {
 			return failed
 		}
 		pause := time.NewTimer(200 * time.Millisecond)
@@ -92,32 +98,32 @@ func retry(ctx context.Context, try func() error) error {
 }
 
 // acquire waits for the lease while the session is kept alive, and returns
-// errSessionLost when it is not any more.
-func (s *execSession) acquire(ctx context.Context, key string, wait time.Duration) (uint64, error) {
+// errSessionLost when it is not any more, errNotFree when the wait is over.
+func (s *execSession) acquire(ctx context.Context, w *waiting) (uint64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	kept := make(chan struct{})
-	go func() {
-		defer close(kept)
-		s.keep(ctx, cancel)
-	}()
+	var wg sync.WaitGroup
+	wg.Go(func() { s.keep(ctx, cancel) })
+	wg.Go(func() { w.tellHolder(ctx, w.e.sessionName()) })
 	defer func() {
 		cancel(nil)
-		<-kept
+		wg.Wait()
 	}()
 
-	req := api.AcquireRequest{Key: key, SessionID: s.id, Holder: newHolder(), Wait: api.Duration(wait)}
-	until := time.Now().Add(wait)
+	req := api.AcquireRequest{Key: w.e.key, SessionID: s.id, Holder: newHolder()}
 	var got api.Acquired
-	err := retry(ctx, func() error {
+	again := func(err error) bool { return mends(err) && !w.over() }
+	err := retry(ctx, again, func() error {
 		// Asking again keeps the place in the queue.
-		left := max(0, time.Until(until))
+		left := w.left()
 		req.Wait = api.Duration(left)
-		query := url.Values{"timeout": {(left + s.a.timeout).String()}}
+		query := url.Values{"timeout": {(left + min(s.a.timeout, waitGrace)).String()}}
 		ctx, cancel := context.WithTimeout(ctx, left+s.a.timeout+time.Second)
 		defer cancel()
 		_, err := s.client.Do(ctx, api.Request{Method: "POST", Path: "/v1/leases/acquire", Query: query, Body: req}, &got)
-		if left == 0 && err != nil && codeOf(err) == exitUnreachable && wait > 0 {
-			return fsm.Errorf(fsm.CodeWaitTimeout, "%q was not free in time: %v", key, err)
+		if mends(err) || err == nil {
+			if context.Cause(ctx) == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) || err == nil {
+				w.note(err)
+			}
 		}
 		return err
 	})
@@ -126,8 +132,8 @@ func (s *execSession) acquire(ctx context.Context, key string, wait time.Duratio
 		return got.Token, nil
 	case errors.Is(context.Cause(ctx), errSessionLost), errors.Is(err, fsm.ErrSessionExpired):
 		return 0, errSessionLost
-	case errors.Is(err, fsm.ErrLeaseHeld) && wait == 0:
-		return 0, &exitError{exitWaitTimeout, fmt.Errorf("%q is held; miwnode leases --key shows by whom", key)}
+	case errors.Is(err, fsm.ErrLeaseHeld), errors.Is(err, fsm.ErrWaitTimeout):
+		return 0, errNotFree
 	}
 	return 0, err
 }
@@ -197,7 +203,7 @@ func (s *execSession) confirm(ctx context.Context, lease heldLease) error {
 	left := s.until - guard.BootTime()
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	return retry(ctx, func() error {
+	return retry(ctx, mends, func() error {
 		ka := s.keepAlive(ctx)
 		if err := s.apply(ka, lease); err != nil {
 			return err
@@ -215,13 +221,13 @@ func (s *execSession) feed() guard.Feed {
 }
 
 // close gives the lease back by its token (none if that is 0), once nothing
-// runs under it, and ends the session, all within --timeout. What it can't do
+// runs under it, and ends the session, all within the limit. What it can't do
 // the TTL will; a session that is lost needs nothing.
-func (s *execSession) close(lease heldLease) {
+func (s *execSession) close(lease heldLease, limit time.Duration) {
 	if guard.BootTime() >= s.until {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.a.timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	if lease.token != 0 {
 		req := api.ReleaseRequest{Key: lease.key, Token: lease.token, SessionID: s.id}

@@ -17,7 +17,7 @@ def call(method, path, **body):
 
 def work(workload, token, stop):  # yours: in short steps, and every write carries the token
     while not stop.is_set() and now() < trusted:
-        print("runs", workload, token, now(), flush=True)
+        os.write(1, f"runs {workload} {token} {now()}\n".encode())
         stop.wait(0.1)
 
 def tend(session):  # one keep-alive; False when the session is lost
