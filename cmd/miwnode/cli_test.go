@@ -99,7 +99,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"exec", "--key", "k", "--wait", "-1s", "--", "true"}, 2, []string{"--wait"}},
 		{[]string{"exec", "--key", "k", "--", "no-such-command"}, 127, []string{"no-such-command", "not found"}},
 		{[]string{"exec", "--key", "k", "--", "/etc/passwd"}, 126, []string{"/etc/passwd", "permission denied"}},
-		{[]string{"exec", "--key", "k", "--", "true"}, 69, []string{"no node answers"}},
+		{[]string{"exec", "--key", "k", "--wait", "0s", "--", "true"}, 69, []string{"no node answers"}},
 		{[]string{"demo", "--for", "5s", "--kill-after", "6s"}, 2, []string{"--kill-after", "--for"}},
 		{[]string{"completion", "tcsh"}, 2, []string{"tcsh", "bash"}},
 		{[]string{"cert", "ca"}, 2, []string{"--out is missing"}},

@@ -118,7 +118,7 @@ func TestProcess_Cluster(t *testing.T) {
 			{"revoke", "job"},
 			{"revoke", "job", "--token", "1"},
 			{"step-down"},
-			{"exec", "--key", "x", "--", "true"},
+			{"exec", "--key", "x", "--wait", "0s", "--", "true"},
 			{"exec", "--key", "x", "--wait", "1s", "--", "true"},
 		} {
 			r := c.run(append([]string{"--timeout", "1s"}, args...)...).ends(69)

@@ -106,6 +106,42 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// An exec waits out what is missing, and --wait bounds it all.
+func TestExec_Outage(t *testing.T) {
+	c := newCLI(t)
+	e := c.start("exec", "--key", "k", "--", "sh", "-c", "echo first; exec sleep 100")
+	e.says(`waiting for "k": no node answers`)
+	if r := c.run("exec", "--key", "k", "--wait", "300ms", "--", "true").ends(69).says("no node answers", "300ms"); r.took > 2300*time.Millisecond {
+		t.Errorf("took %v", r.took)
+	}
+	n := c.startNode("miw-data", "--bind", "127.0.0.1:0")
+	e.says("first")
+	w := c.start("exec", "--key", "k", "--ttl", "2s", "--", "sh", "-c", "echo second")
+	w.says(`waiting for "k": exec:sh:`)
+	n.signal(syscall.SIGKILL)
+	<-n.done
+	e.ends(75) // nothing renews its lease
+	w.says("no node answers")
+	n.again()
+	w.says("second")
+	w.ends(0)
+	if n := strings.Count(w.text(), "no node answers"); n != 1 {
+		t.Errorf("it says %d times what it waits for:\n%s", n, w.text())
+	}
+
+	// A node that is there and says nothing.
+	n.ready()
+	n.signal(syscall.SIGSTOP)
+	for _, wait := range []string{"0s", "1s"} {
+		limit, _ := time.ParseDuration(wait)
+		r := c.run("exec", "--key", "k", "--wait", wait, "--", "true").ends(69).says("no node answers")
+		if r.took > limit+2*time.Second {
+			t.Errorf("--wait %s took %v", wait, r.took)
+		}
+	}
+	n.signal(syscall.SIGCONT)
+}
+
 // A lease that is lost ends the command, with all it started, before the key
 // can pass on.
 func TestProcess_ExecLost(t *testing.T) {

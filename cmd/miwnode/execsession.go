@@ -120,10 +120,8 @@ func (s *execSession) acquire(ctx context.Context, w *waiting) (uint64, error) {
 		ctx, cancel := context.WithTimeout(ctx, left+s.a.timeout+time.Second)
 		defer cancel()
 		_, err := s.client.Do(ctx, api.Request{Method: "POST", Path: "/v1/leases/acquire", Query: query, Body: req}, &got)
-		if mends(err) || err == nil {
-			if context.Cause(ctx) == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) || err == nil {
-				w.note(err)
-			}
+		if err == nil || mends(err) && !errors.Is(ctx.Err(), context.Canceled) {
+			w.note(err)
 		}
 		return err
 	})
