@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -77,7 +78,7 @@ func TestBadInput(t *testing.T) {
 	for _, path := range []string{"/", "/v1", "/v1/group", "/v1/leases/", "/v1/sessions/x/y"} {
 		s.call("GET", path, "").refused(404, "not_found", path)
 	}
-	wrong := s.call("POST", "/v1/status", "").refused(404, "not_found", "GET")
+	wrong := s.call("POST", "/v1/status", "").refused(405, "not_found", "GET")
 	if got := wrong.header.Get("Allow"); got != "GET" {
 		t.Errorf("Allow %q, want GET", got)
 	}
@@ -364,6 +365,54 @@ func TestChecklist(t *testing.T) {
 		s.call("GET", "/readyz", "").ok(200) // readiness does not depend on what runs here
 		s.call("POST", path+"/undrain", "").ok(202)
 		s.call("POST", "/v1/instances/unknown/drain", "").refused(404, "not_found")
+	})
+
+	// A second node, to ask the same of.
+	second := startNode(t, func(c *node.Config) { c.ID, c.Join = "n2", []string{n.Addr()} })
+	select {
+	case <-second.Ready():
+	case <-time.After(30 * time.Second):
+		t.Fatalf("the second node is not ready: %v", second.ReadyErr())
+	}
+	both := []*site{s, serve(t, second)}
+	t.Run("075_all_workloads_are_listed_the_same_from_any_instance", func(t *testing.T) {
+		for _, g := range []string{"one", "two"} {
+			s.call("PUT", "/v1/groups/"+g, `{"workloads": [{"key": "a"}, {"key": "b"}]}`).ok(200)
+		}
+		s.call("POST", "/v1/groups/two/pause", `{"workload": "b", "by": "op"}`).ok(202)
+		var lists []string
+		for _, s := range both {
+			list := s.call("GET", "/v1/groups?consistency=linearizable", "").ok(200)
+			for path, want := range map[string]string{
+				"groups.0.name": "one", "groups.0.workloads.0.key": "a", "groups.0.workloads.1.key": "b",
+				"groups.1.name": "two", "groups.1.workloads.0.status": "inactive", "groups.1.workloads.1.status": "paused", "groups.1.workloads.1.pause.by": "op",
+			} {
+				if got := list.text(path); got != want {
+					t.Errorf("%s is %q, want %q", path, got, want)
+				}
+			}
+			b, _ := json.Marshal(list.at("groups"))
+			lists = append(lists, string(b))
+		}
+		if lists[0] != lists[1] {
+			t.Errorf("one node lists %s, the other %s", lists[0], lists[1])
+		}
+	})
+	t.Run("077_job_records_are_seen_from_every_instance", func(t *testing.T) {
+		for i, s := range both {
+			if got := s.call("POST", "/v1/jobs/record", `{"key": "tick"}`).ok(200).number("total"); got != uint64(i+1) {
+				t.Errorf("total is %d, want %d", got, i+1)
+			}
+		}
+		for _, s := range both {
+			got := s.call("GET", "/v1/jobs?key=tick&consistency=linearizable", "").ok(200)
+			if got.count("jobs") != 1 || got.number("jobs.0.total") != 2 || got.text("jobs.0.owner") != second.InstanceID() {
+				t.Errorf("got %s", got.raw)
+			}
+			if zero := s.call("GET", "/v1/jobs?key=never", "").ok(200); zero.count("jobs") != 1 || zero.number("jobs.0.total") != 0 {
+				t.Errorf("got %s", zero.raw)
+			}
+		}
 	})
 }
 

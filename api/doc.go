@@ -16,7 +16,7 @@
 // Every call ends by its deadline (?timeout=, 5 s unless said, a waiting
 // acquire its wait and 5 s) in one of three ways: done, refused, or uncertain.
 // A body with an unknown field, a field given twice, trailing data, a wrong
-// type or more than 1 MiB changes nothing and is answered invalid_argument
+// type or more than 1 MiB (8 MiB for a group) changes nothing and is answered invalid_argument
 // with the name of what is wrong; so is an unknown query parameter. Every
 // answer carries the revision of the state it was made from.
 //

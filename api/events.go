@@ -67,7 +67,8 @@ func (c *call) events() (any, int, error) {
 			if !s.write(fmt.Appendf(nil, ": still here\nid: %s\n\n", formatPosition(s.at.Revision, s.at.Position))) {
 				return nil, 0, nil
 			}
-		case <-c.r.Context().Done():
+		case <-c.ctx.Done():
+			// Hung up, or the timeout that the reader named: a clean end of the stream.
 			return nil, 0, nil
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -264,5 +265,26 @@ func TestClient_Unreachable(t *testing.T) {
 		if _, err := api.NewClient(api.ClientConfig{Addr: addr}); err == nil {
 			t.Errorf("address %q is taken", addr)
 		}
+	}
+}
+
+// A stream that names its timeout ends with it, as a stream ends and not as one breaks.
+func TestEvents_EndWithTheirTimeout(t *testing.T) {
+	s, _ := newSite(t)
+	start := time.Now()
+	resp, err := s.http.Get(s.url + "/v1/events?since=0&timeout=150ms")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Errorf("the stream broke: %v", err)
+	}
+	if took := time.Since(start); took < 150*time.Millisecond || took > 5*time.Second {
+		t.Errorf("the stream ended after %v, want 150ms", took)
+	}
+	if !strings.Contains(string(b), "event: leader.changed\n") {
+		t.Errorf("no events came before the end: %q", b)
 	}
 }

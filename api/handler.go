@@ -104,7 +104,8 @@ func Handler(n Node, opts ...Option) http.Handler {
 	for path, methods := range paths {
 		h.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
-			h.refuse(w, fsm.Errorf(fsm.CodeNotFound, "%s %s does not exist; %s does", r.Method, r.URL.Path, strings.Join(methods, ", ")), false)
+			body, _ := bodyOf(fsm.Errorf(fsm.CodeNotFound, "%s %s does not exist; %s does", r.Method, r.URL.Path, strings.Join(methods, ", ")), false)
+			h.answer(w, http.StatusMethodNotAllowed, errorAnswer{Error: body, Revision: h.node.View().Revision()})
 		})
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -122,7 +123,7 @@ type route struct {
 	open bool
 	// write calls may change something: an end without a verdict is uncertain.
 	write bool
-	// stream calls answer by themselves and have no deadline.
+	// stream calls answer by themselves and have no deadline unless they name one.
 	stream bool
 	// body is the most bytes that it takes; 0 means maxBody.
 	body int64
@@ -229,7 +230,7 @@ func (c *call) run(rt route) (any, int, error) {
 	if c.timeout < 0 || c.timeout > maxTimeout || c.timeout == 0 && c.query["timeout"] != "" {
 		return nil, 0, invalid("timeout is %s: it must lie between 1ns and %v", c.query["timeout"], maxTimeout)
 	}
-	if rt.stream {
+	if rt.stream && c.timeout == 0 {
 		return rt.do(c)
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.within(defaultTimeout))

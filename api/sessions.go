@@ -22,10 +22,14 @@ func (c *call) openSession() (any, int, error) {
 	if err := decodeJSON(c.body, &req); err != nil {
 		return nil, 0, err
 	}
+	most := c.node.View().Cluster().MaxSessionTTL
 	if req.TTL == 0 {
-		return nil, 0, invalid(`ttl is missing: give a duration such as "10s" (2s to 60s)`)
+		return nil, 0, invalid(`ttl is missing: give a duration such as "10s", from %v to %v`, fsm.MinSessionTTL, most)
 	}
-	ttl, err := millis("ttl", req.TTL, c.node.View().Cluster().MaxSessionTTL)
+	if d := time.Duration(req.TTL); d < fsm.MinSessionTTL || d > most {
+		return nil, 0, invalid("ttl is %v: it must lie between %v and %v", d, fsm.MinSessionTTL, most)
+	}
+	ttl, err := millis("ttl", req.TTL, most)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -64,7 +64,8 @@ comes back; another is drained, as before a deploy. The demo tells who runs what
 measures the gaps in which nobody ran a workload, and counts the moments in which
 two did: there must be none, else the exit code is 1.
 
-Without --for it goes on until Ctrl-C, and Enter kills the node that has the mailer.`,
+Without --for it goes on until Ctrl-C, and Enter kills the node that has the mailer,
+first in place of the scripted kill.`,
 		Example: `  miwnode demo
   miwnode demo --for 20s --kill-after 5s    # a script: ends by itself, code 0 if nothing overlapped`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -157,6 +158,7 @@ func (d *demo) run(ctx context.Context, s script) error {
 	if err := d.act(ctx, s); err != nil {
 		return err
 	}
+	d.seen.close()
 	d.say.line("Ending: the nodes leave gracefully.")
 	d.stop()
 	return d.verdict()
@@ -185,49 +187,80 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// act follows the script until its end.
+// act follows the script until its end. An Enter comes in place of the scripted
+// kill, and one node at most is dead: two of three are needed to decide anything.
 func (d *demo) act(ctx context.Context, s script) error {
+	ctx, cancel := context.WithCancel(ctx)
 	end, kill := after(s.length), after(s.killAfter)
 	var restart, deploy, quiet <-chan time.Time
 	var dead *demoNode
+	var busy chan error // a revival or a deploy goes on
+	begin := func(job func(context.Context) error) {
+		busy = make(chan error, 1)
+		go func() { busy <- job(ctx) }()
+	}
+	defer func() {
+		cancel()
+		if busy != nil {
+			<-busy
+		}
+	}()
+	taken := false
+	strike := func() {
+		kill = nil
+		if dead = d.kill(); dead != nil {
+			deploy, taken = nil, false
+			restart = after(4 * demoTiming.SessionTTL) // at the latest
+		}
+	}
 	if d.commands != nil {
 		d.say.line("Press Enter to kill the node that has the mailer, Ctrl-C to end.")
 	}
 	for {
-		enter := d.commands
-		if dead != nil {
-			enter = nil
+		changed := d.seen.changed
+		if busy != nil {
+			changed = nil // what goes on watches for itself
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-end:
 			return nil
-		case <-d.seen.changed:
+		case <-changed:
 			quiet = after(demoQuiet)
 		case <-quiet:
 			quiet = nil
 			d.show()
 		case n := <-d.seen.moved:
-			if dead != nil && restart == nil && n != dead.name {
-				restart = after(max(s.restartAfter, time.Millisecond))
+			if dead != nil && busy == nil && !taken && n != dead.name {
+				taken, restart = true, after(max(s.restartAfter, time.Millisecond))
 			}
 		case <-kill:
-			kill = nil
-			dead = d.kill()
-		case <-enter:
-			dead = d.kill()
-		case <-restart:
-			if err := d.revive(ctx, dead); err != nil {
-				return err
+			strike()
+		case <-d.commands:
+			switch {
+			case dead != nil:
+				d.say.line("%s is down and comes back first: without two of three nodes there is no quorum, and nobody may work.", dead.name)
+			case busy != nil:
+				d.say.line("The drain is not over yet; press Enter again when it is.")
+			default:
+				strike()
 			}
-			dead, restart = nil, nil
-			deploy = after(2 * time.Second)
+		case <-restart:
+			restart = nil
+			begin(func(ctx context.Context) error { return d.revive(ctx, dead) })
 		case <-deploy:
 			deploy = nil
-			if err := d.deploy(ctx); err != nil {
+			begin(d.deploy)
+		case err := <-busy:
+			busy = nil
+			if err != nil && ctx.Err() == nil {
 				return err
 			}
+			if dead != nil {
+				dead, deploy = nil, after(2*time.Second)
+			}
+			quiet = after(demoQuiet)
 		}
 	}
 }
@@ -328,7 +361,7 @@ func (d *demo) stop() {
 // verdict sums up; an overlap is a failure.
 func (d *demo) verdict() error {
 	runs, gaps, overlaps := d.seen.sums()
-	d.say.line("%d runs, %s.", runs, gaps)
+	d.say.line("%s, %s.", count(uint64(runs), "run"), gaps)
 	if overlaps > 0 {
 		return fmt.Errorf("a workload ran twice at once %d times: this must never happen, please report it", overlaps)
 	}

@@ -5,14 +5,15 @@
 //
 // Each sub-command has a file of its own; app.go holds the tree of them and the
 // flags they share. start (settings.go, startconfig.go, start.go) is a node, its
-// API and its singletons (singleton.go), whose commands the node's guard runs;
-// exec (exec.go, execsession.go) is a client of the API with a guard of its own;
-// demo is three nodes in this process. All others are calls of the API: they find
-// the node by the unix socket in its data folder, or by --addr.
+// API, its singletons (singleton.go) and its groups of commands (groupfile.go,
+// group.go), whose commands the node's guard runs; exec (exec.go,
+// execsession.go) is a client of the API with a guard of its own; demo is three
+// nodes in this process. All others are calls of the API: they find the node by
+// the unix socket in its data folder, or by --addr.
 //
 // # Guarantees
 //
-// What a command of exec or --singleton started never outlives its lease: the
+// What a command of exec, --singleton or --group started never outlives its lease: the
 // guard process stops it by instants that were counted from the sending of the
 // last confirmed keep-alive. Every call ends by --timeout, and says so within
 // two seconds of it when there is no quorum. A fault of the user is one line on

@@ -194,7 +194,7 @@ func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, en
 		}
 		moved++
 		longest = max(longest, time.Duration(next.Gap))
-		t.row(key, cmpOr(next.Name, next.InstanceID), next.Token, time.Duration(next.Gap))
+		t.row(key, grantee(next), next.Token, time.Duration(next.Gap))
 	}
 	if err := t.flush(); err != nil {
 		return err
@@ -204,6 +204,14 @@ func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, en
 		end = "drained and gone"
 	}
 	return a.empty("%s: %s in %s; %d of %d leases moved, longest gap %s.", i.InstanceID, end, short(took), moved, len(ended), short(longest))
+}
+
+// grantee is what people call who got a grant: its name, or its node.
+func grantee(e *api.HistoryEntry) string {
+	if strings.HasPrefix(e.InstanceID, "http:") || e.InstanceID == "" {
+		return cmpOr(e.Name, e.InstanceID)
+	}
+	return e.NodeID
 }
 
 // grantAfter is the grant of the key that followed the end at the revision, in

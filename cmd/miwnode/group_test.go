@@ -40,16 +40,6 @@ func spread(owners map[string]string) map[string]int {
 	return counts
 }
 
-// twelveShards is a group of twelve commands that say what they have got.
-func (c *cli) twelveShards() string {
-	var b strings.Builder
-	b.WriteString("group: shards\nrebalance: graceful\nworkloads:\n")
-	for i := range 12 {
-		fmt.Fprintf(&b, "  - key: s%02d\n    run: [\"sh\", \"-c\", \"echo \\\"runs $MIW_KEY with $MIW_TOKEN at $MIW_ADDR\\\"; exec sleep 1000\"]\n", i+1)
-	}
-	return c.write("shards.yaml", b.String())
-}
-
 // One node, commands shared out to it alone: their environment, their end.
 func TestStart_Group(t *testing.T) {
 	c := newCLI(t)
@@ -94,7 +84,11 @@ func TestProcess_Group(t *testing.T) {
 		t.Skip("starts three processes; runs without -short")
 	}
 	c := newCLI(t)
-	nodes := c.startCluster(3, "--group", c.twelveShards(), "--session-ttl", "5s", "--renew-interval", "500ms")
+	shards, err := filepath.Abs("../../examples/shards.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := c.startCluster(3, "--group", shards, "--session-ttl", "5s", "--renew-interval", "500ms")
 	n1, n2, n3 := nodes[0], nodes[1], nodes[2]
 	c = n1.cli
 	even := func(want map[string]int, what string) map[string]string {

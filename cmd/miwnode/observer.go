@@ -162,10 +162,25 @@ func (o *observer) sums() (runs int, gaps string, overlaps int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	gaps = "no gap to measure"
-	if o.gaps > 0 {
+	if o.longest > 0 {
 		gaps = fmt.Sprintf("%d of them take-overs, the longest gap %s", o.gaps, short(o.longest))
 	}
 	return o.runs, gaps, o.overlaps
+}
+
+// close counts what nobody runs at the end: a gap that is not over is one, too.
+func (o *observer) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range slices.Sorted(maps.Keys(o.tracks)) {
+		t := o.tracks[w]
+		if t.last == nil || len(t.running) > 0 {
+			continue
+		}
+		gap := time.Since(t.last.ended)
+		o.longest = max(o.longest, gap)
+		o.say.line("Nobody has run %s for %s.", w, short(gap))
+	}
 }
 
 // idle names the workloads that never ran.

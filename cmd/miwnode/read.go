@@ -88,6 +88,9 @@ func (a *app) quorum(ctx context.Context, c *api.Client) error {
 	if s.Quorum.OK {
 		return nil
 	}
+	if s.ClusterID == "" {
+		return fsm.Errorf(fsm.CodeNotReady, "%s", s.ReadyReason)
+	}
 	return fsm.Errorf(fsm.CodeNoQuorum, "%d of %d voters are alive, this is the copy of node %s at revision %d", s.Quorum.Alive, s.Quorum.Voters, s.NodeID, s.Revision)
 }
 

@@ -34,7 +34,10 @@ business again: pin it to keep it there.`,
 
 func (a *app) pinCommand() *cobra.Command {
 	return a.steering(steering{
-		verb: "pin", short: "Tie a workload to an instance: it runs there or nowhere", target: true, expires: true,
+		verb: "pin", short: "Tie a workload to an instance", target: true, expires: true,
+		long: `Tie a workload to an instance: it runs there whenever that one is there and takes
+work, and no balancing moves it. While the instance is gone, drains or is cordoned,
+others have it; it comes back with the instance, or the next one of the same node.`,
 		example: `  miwnode pin shards/a --to node-2 --reason "its cache is there"
   miwnode pin shards/a --to node-2 --expires-in 2h`,
 		done: func(r workloadRef, to api.Instance) string {

@@ -74,3 +74,11 @@ func short(d time.Duration) string {
 		return d.Round(10 * time.Microsecond).String()
 	}
 }
+
+// count is a number and what it counts: 1 lease, 2 leases.
+func count(n uint64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
