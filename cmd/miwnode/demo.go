@@ -217,9 +217,9 @@ func (d *demo) act(ctx context.Context, s script) error {
 		d.say.line("Press Enter to kill the node that has the mailer, Ctrl-C to end.")
 	}
 	for {
-		changed := d.seen.changed
+		changed, moved := d.seen.changed, d.seen.moved
 		if busy != nil {
-			changed = nil // what goes on watches for itself
+			changed, moved = nil, nil // what goes on watches for itself
 		}
 		select {
 		case <-ctx.Done():
@@ -231,8 +231,8 @@ func (d *demo) act(ctx context.Context, s script) error {
 		case <-quiet:
 			quiet = nil
 			d.show()
-		case n := <-d.seen.moved:
-			if dead != nil && busy == nil && !taken && n != dead.name {
+		case n := <-moved:
+			if dead != nil && !taken && n != dead.name {
 				taken, restart = true, after(max(s.restartAfter, time.Millisecond))
 			}
 		case <-kill:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,8 @@ func (a *app) startCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "start", Short: "Run a node until SIGINT or SIGTERM, then leave gracefully", Args: noArgs,
 		Long: `Run a node until SIGINT or SIGTERM, then leave gracefully: drain, release, hand
-leadership over. A second signal ends the process at once.
+leadership over. A second signal, half a second later or more, ends the process at
+once.
 
 Every flag is also an environment variable (in brackets) and a key of the YAML
 file that --config names; flag beats environment beats file. Repeatable flags are
@@ -32,7 +34,9 @@ newlines).
 --singleton runs a command on exactly one node of all that name the same key. It
 is run without a shell, with MIW_KEY, MIW_TOKEN and MIW_ADDR in its environment;
 words are split as a POSIX shell would. It gets TERM when it must stop and KILL
-before the lease can pass on, with everything it started.
+before the lease can pass on, with everything it started. A command that ends with
+code 0 is run again after about 2 s under the same lease; one that fails gives the
+lease up, and is tried again with a growing pause.
 
 --group names a YAML file of workloads that are such commands. All nodes that name
 the group share them out, each workload to one node:
@@ -143,18 +147,30 @@ func runNode(ctx context.Context, cfg startConfig) error {
 func awaitSignals(ctx context.Context, cancel context.CancelCauseFunc, log *slog.Logger, left <-chan struct{}) {
 	q := listen(os.Interrupt, syscall.SIGTERM)
 	defer q.stop()
+	var first time.Time
 	select {
 	case s := <-q.ch:
+		first = time.Now()
 		log.Info("leaving: work is drained and handed over; a second signal ends the process at once", "signal", s.String())
 		cancel(&signalError{s.(syscall.Signal)})
 	case <-left:
 		return
 	case <-ctx.Done():
 	}
-	select {
-	case s := <-q.ch:
-		log.Warn("ended by a second signal")
-		os.Exit(exitSignal + int(s.(syscall.Signal)))
-	case <-left:
+	for {
+		select {
+		case s := <-q.ch:
+			if time.Since(first) < sameSignal {
+				continue
+			}
+			log.Warn("ended by a second signal")
+			os.Exit(exitSignal + int(s.(syscall.Signal)))
+		case <-left:
+			return
+		}
 	}
 }
+
+// sameSignal is how soon a repeat of a signal is the same one: timeout(1) and
+// others signal a process and then its group.
+const sameSignal = 500 * time.Millisecond

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/miwnode/miwnode/api"
 )
@@ -131,7 +132,21 @@ func TestStart_SecondSignal(t *testing.T) {
 	n.says("began")
 	n.signal(syscall.SIGTERM)
 	n.says("a second signal ends the process")
-	n.signal(syscall.SIGTERM)
+	n.signal(syscall.SIGTERM) // as timeout(1) does: the same once more
+	select {
+	case <-n.done:
+		t.Error("a signal that came twice at once was taken for two")
+	case <-time.After(sameSignal / 2):
+	}
+	eventually(t, "the second signal ends it", func() bool {
+		_ = n.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+		select {
+		case <-n.done:
+			return true
+		default:
+			return false
+		}
+	})
 	n.ends(128 + int(syscall.SIGTERM))
 }
 
