@@ -28,7 +28,7 @@ var bench = coordtest.Timing{
 func lockDelay(c *coord.RunnerConfig) { c.LockDelay = time.Second }
 
 func TestScenario(t *testing.T) {
-	for _, r := range []row{
+	for _, r := range append([]row{
 		{name: "B-01_a_late_renewal_comes_too_late", timing: bench, test: lateRenewal},
 		{name: "B-03_a_run_that_ignores_its_context_ends_with_the_process", timing: bench, test: ignoredContext},
 		{name: "B-05_release_follows_the_return", timing: bench, test: releaseAfterReturn},
@@ -40,7 +40,7 @@ func TestScenario(t *testing.T) {
 		{name: "B-27_a_slow_start_keeps_the_lease", timing: bench, test: slowStart},
 		{name: "B-29_nothing_is_left_of_ten_thousand", timing: bench, test: nothingLeft},
 		{name: "B-93_after_a_sleep_nothing_is_believed", timing: bench, test: afterSleep},
-	} {
+	}, groupScenarios...) {
 		t.Run(r.name, func(t *testing.T) { bubble(t, r.timing, r.test) })
 	}
 }
