@@ -55,8 +55,8 @@ workloads:
 `)
 	n := c.startNode("a", "--bind", "127.0.0.1:0", "--group", file, "--renew-interval", "500ms")
 	c = n.cli
-	n.says("polite began")
-	n.says("broken ran")
+	n.says(`msg="polite began"`)
+	n.says(`msg="broken ran"`)
 	n.says("quick g/quick ")
 	n.says(" " + n.dir + "/" + api.SocketName)
 	eventually(t, "a failure is shown", func() bool {
@@ -64,15 +64,15 @@ workloads:
 	})
 	c.run("why", "broken").ends(0).shows("it failed", "exit 3")
 	c.run("pause", "polite").ends(0)
-	n.says("polite ends")
+	n.says(`msg="polite ends"`)
 	eventually(t, "it is paused", func() bool {
 		return strings.Contains(c.run("why", "polite").ends(0).out, "g/polite is paused: nobody has it.")
 	})
 	c.run("resume", "polite").ends(0)
-	eventually(t, "it runs again", func() bool { return strings.Count(n.text(), "polite began") == 2 })
+	eventually(t, "it runs again", func() bool { return strings.Count(n.text(), `msg="polite began"`) == 2 })
 	n.signal(syscall.SIGTERM)
 	n.ends(0)
-	if got := strings.Count(n.text(), "polite ends"); got != 2 {
+	if got := strings.Count(n.text(), `msg="polite ends"`); got != 2 {
 		t.Errorf("polite ended %d times, want 2", got)
 	}
 }
