@@ -270,7 +270,7 @@ func TestClient_Unreachable(t *testing.T) {
 
 // A stream that names its timeout ends with it, as a stream ends and not as one breaks.
 func TestEvents_EndWithTheirTimeout(t *testing.T) {
-	s, _ := newSite(t)
+	s := serve(t, startReady(t))
 	start := time.Now()
 	resp, err := s.http.Get(s.url + "/v1/events?since=0&timeout=150ms")
 	if err != nil {

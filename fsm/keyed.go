@@ -47,7 +47,7 @@ func (s *State) onceKeyed(cmd *Command, r *Result) *Result {
 	}
 	if e, ok := s.keyed.byKey.Get(key); ok {
 		if !bytes.Equal(e.hash, cmd.IdempotencyHash) {
-			refuse(r, invalid("idempotency_key", "was used with another body"))
+			refuse(r, Errorf(CodeInvalidArgument, "the idempotency key (in HTTP the header Idempotency-Key) was used with another body; give each new request a key of its own"))
 			return r
 		}
 		r = s.replay(&e.answer, r)

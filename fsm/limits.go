@@ -146,7 +146,7 @@ func checkOpenSession(op *OpenSession) error {
 	}
 	return first(
 		id("session_id", op.SessionId),
-		span("ttl", op.TtlMs, MinSessionTTL, maxMaxSessionTTL),
+		ttl(op.TtlMs),
 		text("name", op.Name, 0, MaxNameBytes),
 		text("node_id", op.NodeId, 0, MaxIDBytes),
 		text("nonce", op.Nonce, 0, MaxIDBytes),
@@ -214,9 +214,26 @@ func number(field string, v uint64) error {
 
 func span(field string, ms int64, low, high time.Duration) error {
 	if ms < low.Milliseconds() || ms > high.Milliseconds() {
-		return invalid(field, "is %d ms, must be %v to %v", ms, low, high)
+		return invalid(field, "is %s, must be %v to %v", inMillis(ms), low, high)
 	}
 	return nil
+}
+
+// ttl checks what no state need be known for; the cluster's own maximum is
+// looked at when the command is applied.
+func ttl(ms int64) error {
+	if ms < MinSessionTTL.Milliseconds() || ms > maxMaxSessionTTL.Milliseconds() {
+		return invalid("ttl", "is %s, must be %v to the cluster's maximum", inMillis(ms), MinSessionTTL)
+	}
+	return nil
+}
+
+// inMillis is a duration in words, also one that is beyond what a Duration holds.
+func inMillis(ms int64) string {
+	if d := time.Duration(ms) * time.Millisecond; d.Milliseconds() == ms {
+		return d.String()
+	}
+	return fmt.Sprintf("%d ms", ms)
 }
 
 // text checks a string of low to high bytes: valid UTF-8, no control characters.

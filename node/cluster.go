@@ -25,14 +25,16 @@ func (n *Node) Submit(ctx context.Context, op fsm.Op) (*fsm.Result, error) { ret
 // that it may have been, now or later. fsm.ErrOverloaded means that too many
 // commands wait, fsm.ErrInvalidArgument that the command was never proposed.
 func (n *Node) Propose(ctx context.Context, op fsm.Op, opts ...ProposeOption) (*fsm.Result, error) {
-	return n.lease.proposer.propose(ctx, op, opts...)
+	res, err := n.lease.proposer.propose(ctx, op, opts...)
+	return res, n.unled(err)
 }
 
 // KeepAlive renews a session on behalf of a client and returns once the local
 // copy covers the answer. The client counts TrustedFor from the moment it sent
 // its request. fsm.ErrSessionExpired: the session is gone.
 func (n *Node) KeepAlive(ctx context.Context, sessionID string) (KeepAliveAnswer, error) {
-	return n.lease.renewals.keepAlive(ctx, sessionID)
+	a, err := n.lease.renewals.keepAlive(ctx, sessionID)
+	return a, n.unled(err)
 }
 
 // TrustedFor is how long a client may believe in a session of that TTL, from the
@@ -43,7 +45,8 @@ func (n *Node) TrustedFor(ttl time.Duration) time.Duration {
 
 // Read returns the local copy once it is as fresh as asked.
 func (n *Node) Read(ctx context.Context, c Consistency) (*fsm.View, Freshness, error) {
-	return n.lease.reader.read(ctx, c)
+	view, fresh, err := n.lease.reader.read(ctx, c)
+	return view, fresh, n.unled(err)
 }
 
 // Barrier returns once the local copy covers everything that was acknowledged
@@ -55,7 +58,8 @@ func (n *Node) Barrier(ctx context.Context) error {
 
 // Session waits for an open session of this node with trust left.
 func (n *Node) Session(ctx context.Context) (id string, err error) {
-	return n.lease.keeper.session(ctx)
+	id, err = n.lease.keeper.session(ctx)
+	return id, n.unled(err)
 }
 
 // SessionEnding is closed when the work under the session is told to stop. One

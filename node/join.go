@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -120,6 +121,32 @@ func (m *membership) sayWhy(peers []*nodepb.Peer) {
 	default:
 		m.say("wait", "waiting for a cluster to join", "tried", m.n.cfg.Join, "last_error", errText(err))
 	}
+}
+
+// whyNoCluster says the same to who asks.
+func (m *membership) whyNoCluster() string {
+	peers, had := m.recent(), m.promises.get()
+	m.mu.Lock()
+	last := m.lastErr
+	m.mu.Unlock()
+	expect, free := m.n.cfg.BootstrapExpect, 1
+	for _, p := range peers {
+		switch {
+		case p.ClusterId != "":
+			return fmt.Sprintf("the node belongs to no cluster yet: it is joining cluster %s through node %s", p.ClusterId, p.NodeId)
+		case int(p.Expect) == expect:
+			free++
+		}
+	}
+	switch {
+	case expect > 0 && free >= expect:
+		return fmt.Sprintf("the node belongs to no cluster yet: all %d founding nodes are seen, the cluster is being founded", expect)
+	case expect > 0 && had.ClusterID != "" && had.Asker != m.n.ident.id:
+		return fmt.Sprintf("the node belongs to no cluster yet: it waits for node %s, which began to found one; start that again", had.Asker)
+	case expect > 0:
+		return fmt.Sprintf("the node belongs to no cluster yet: %d of %d founding nodes seen; start the others and check the join addresses", free, expect)
+	}
+	return fmt.Sprintf("the node belongs to no cluster yet: no member answers at %s; last error: %s", strings.Join(m.n.cfg.Join, ", "), errText(last))
 }
 
 func errText(err error) string {

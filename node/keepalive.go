@@ -135,12 +135,23 @@ func (r *renewals) renew(ctx context.Context, id string) (confirmation, error) {
 	}
 	a := b.reply.Answers[i]
 	if a.Code != 0 {
-		return confirmation{}, fsm.Errorf(fsm.Code(a.Code), "the leader does not renew the session")
+		return confirmation{}, unrenewed(fsm.Code(a.Code))
 	}
 	return confirmation{
 		sent: b.sent, changed: a.ChangedRevision, revision: b.reply.Revision,
 		ttl: time.Duration(a.TtlMs) * time.Millisecond,
 	}, nil
+}
+
+// unrenewed is a refusal of the leader.
+func unrenewed(code fsm.Code) error {
+	switch code {
+	case fsm.CodeSessionExpired:
+		return fsm.Errorf(code, "the cluster knows no such session: it was closed or ran out; open a new one")
+	case fsm.CodeNotReady:
+		return fsm.Errorf(code, "the session is running out and its end not yet recorded; open a new one once it is")
+	}
+	return fsm.Errorf(code, "the leader does not renew the session")
 }
 
 func (r *renewals) fly() {
@@ -274,5 +285,5 @@ func (r *renewals) covered(ctx context.Context, id string, c confirmation) (Keep
 		}
 		return a, nil
 	}
-	return KeepAliveAnswer{}, fsm.Errorf(fsm.CodeSessionExpired, "the session is gone")
+	return KeepAliveAnswer{}, unrenewed(fsm.CodeSessionExpired)
 }

@@ -99,7 +99,10 @@ func (n *Node) begin(ctx context.Context, term uint64) *reign {
 // is everything that earlier leaders acknowledged; only then is anything served.
 func (n *Node) takeOffice(ctx context.Context, term uint64) error {
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 500*time.Millisecond) {
-		err := n.record(ctx, n.inaugural(term)...)
+		ops, err := n.inaugural(ctx, term)
+		if err == nil {
+			err = n.record(ctx, ops...)
+		}
 		if err == nil {
 			n.raft.served.Store(term)
 			n.raft.changes.send()
@@ -114,9 +117,16 @@ func (n *Node) takeOffice(ctx context.Context, term uint64) error {
 }
 
 // inaugural is the first entry of a term; the very first one also founds the
-// replicated state.
-func (n *Node) inaugural(term uint64) []fsm.Op {
+// replicated state. After a start the copy is empty until the first entry of
+// the term is committed, since raft does not know before what is: an empty copy
+// says nothing unless all of the log has been applied.
+func (n *Node) inaugural(ctx context.Context, term uint64) ([]fsm.Op, error) {
 	var ops []fsm.Op
+	if n.View().Cluster().ID == "" {
+		if err := n.raft.barrier(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if n.View().Cluster().ID == "" {
 		ops = append(ops, &fsm.InitCluster{
 			ClusterId: n.ident.clusterID(), Version: fsm.Version, MaxSessionTtlMs: MaxSessionTTL.Milliseconds(),
@@ -125,7 +135,7 @@ func (n *Node) inaugural(term uint64) []fsm.Op {
 			ops = append(ops, &fsm.RecordMember{NodeId: string(s.ID), Change: fsm.MemberAdded, Reason: "founded the cluster"})
 		}
 	}
-	return append(ops, &fsm.RecordLeader{NodeId: n.ident.id, Term: term})
+	return append(ops, &fsm.RecordLeader{NodeId: n.ident.id, Term: term}), nil
 }
 
 // record commits commands of this leader's own in one entry; refusals don't matter.

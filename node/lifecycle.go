@@ -12,6 +12,8 @@ import (
 )
 
 var (
+	// errNoLeader stands for the reason, which changes by the second.
+	errNoLeader   = errors.New("no leader")
 	errNotStarted = fsm.Errorf(fsm.CodeNotReady, "the node has not been started")
 	errStopped    = fsm.Errorf(fsm.CodeClosing, "the node has stopped")
 )
@@ -72,8 +74,12 @@ func (n *Node) Ready() <-chan struct{} { return n.life.ready }
 // it says what is missing. It never depends on leadership or ownership.
 func (n *Node) ReadyErr() error {
 	n.life.mu.Lock()
-	defer n.life.mu.Unlock()
-	return n.life.unready
+	err := n.life.unready
+	n.life.mu.Unlock()
+	if errors.Is(err, errNoLeader) {
+		return fsm.Errorf(fsm.CodeNotReady, "%s", n.whyNoLeader())
+	}
+	return err
 }
 
 func (n *Node) setReady(err error) {
@@ -94,10 +100,10 @@ func (n *Node) watchReady(ctx context.Context) error {
 		leader := n.raft.leader()
 		switch {
 		case n.ident.clusterID() == "":
-			n.setReady(fsm.Errorf(fsm.CodeNotReady, "the node belongs to no cluster yet"))
+			n.setReady(errNoLeader)
 		case leader == "":
 			following = ""
-			n.setReady(fsm.Errorf(fsm.CodeNotReady, "no leader is known"))
+			n.setReady(errNoLeader)
 		case leader != following:
 			limit, cancel := context.WithTimeout(ctx, n.cfg.Timing.RaftTimeout)
 			err := n.Barrier(limit)
@@ -225,13 +231,16 @@ type leftovers struct {
 // gone: the same kernel, the same folder, and nothing left of what they spawned.
 func (n *Node) restartProved(context.Context) bool {
 	ok, why := n.ident.sameHost()
-	if !ok {
-		n.members.say("proof", "restart proves nothing: an earlier session runs out by itself", "why", why)
-		return false
-	}
 	l := &n.life.leftover
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !ok {
+		if s, live := n.View().NodeSession(n.ident.id); live && s.Boot < n.ident.boot() && !l.asked {
+			l.asked = true
+			n.log.Info("this start does not prove that the former one is over: its session runs out by itself", "why", why)
+		}
+		return false
+	}
 	if !l.asked {
 		l.asked = true
 		left, err := n.cfg.seams.leftovers(n.cfg.DataDir, leftoverLimit)

@@ -18,13 +18,19 @@ import (
 // and warn; only its errors are worth a line of ours at more than debug.
 type raftLogger struct {
 	log  *slog.Logger
+	rare *rarely // keeps what raft repeats at every try to one line in a while
 	name string
 	args []any
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
-func newRaftLogger(l *slog.Logger) hclog.Logger { return &raftLogger{log: l.With("part", "raft")} }
+func newRaftLogger(l *slog.Logger) hclog.Logger {
+	return &raftLogger{log: l.With("part", "raft"), rare: newRarely(raftSayInterval)}
+}
+
+// raftSayInterval is how often raft's complaint about one peer is written.
+const raftSayInterval = time.Minute
 
 func (l *raftLogger) level(level hclog.Level) slog.Level {
 	if level >= hclog.Error {
@@ -44,7 +50,27 @@ func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 			args[i] = fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
 		}
 	}
+	if to > slog.LevelDebug {
+		ok, skipped := l.rare.count(msg + aboutPeer(args))
+		if !ok {
+			return
+		}
+		if skipped > 0 {
+			args = append(args, "repeated", skipped)
+		}
+	}
 	l.log.Log(context.Background(), to, msg, args...)
+}
+
+// aboutPeer is the peer that raft's line is about, "" for none.
+func aboutPeer(args []any) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target", "id":
+			return fmt.Sprintf(" %v", args[i+1])
+		}
+	}
+	return ""
 }
 
 func (l *raftLogger) Trace(string, ...any)          {}
@@ -66,11 +92,11 @@ func (l *raftLogger) Named(name string) hclog.Logger {
 }
 
 func (l *raftLogger) With(args ...any) hclog.Logger {
-	return &raftLogger{log: l.log.With(args...), name: l.name, args: append(append([]any(nil), l.args...), args...)}
+	return &raftLogger{log: l.log.With(args...), rare: l.rare, name: l.name, args: append(append([]any(nil), l.args...), args...)}
 }
 
 func (l *raftLogger) ResetNamed(name string) hclog.Logger {
-	return &raftLogger{log: l.log, name: name, args: l.args}
+	return &raftLogger{log: l.log, rare: l.rare, name: name, args: l.args}
 }
 
 func (l *raftLogger) StandardLogger(o *hclog.StandardLoggerOptions) *log.Logger {
@@ -111,25 +137,36 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 type rarely struct {
 	every time.Duration
 
-	mu   sync.Mutex
-	last map[string]time.Time
+	mu      sync.Mutex
+	last    map[string]time.Time
+	skipped map[string]int
 }
 
 func newRarely(every time.Duration) *rarely {
-	return &rarely{every: every, last: make(map[string]time.Time)}
+	return &rarely{every: every, last: make(map[string]time.Time), skipped: make(map[string]int)}
 }
 
 // ok tells whether key may be said now.
 func (r *rarely) ok(key string) bool {
+	ok, _ := r.count(key)
+	return ok
+}
+
+// count is ok that also tells how often it has said no since it last said yes.
+func (r *rarely) count(key string) (ok bool, skipped int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	if at, said := r.last[key]; said && now.Sub(at) < r.every {
-		return false
+		r.skipped[key]++
+		return false, 0
 	}
 	if len(r.last) > 1000 {
 		clear(r.last)
+		clear(r.skipped)
 	}
+	skipped = r.skipped[key]
+	delete(r.skipped, key)
 	r.last[key] = now
-	return true
+	return true, skipped
 }

@@ -265,7 +265,9 @@ func (n *Node) bind(ctx context.Context) error {
 			return err
 		}
 		n.setReady(fsm.Errorf(fsm.CodeNotReady, "can't listen on %s yet: %v", n.cfg.Bind, err))
-		n.members.say("bind", "can't listen yet", "addr", n.cfg.Bind, "err", err)
+		if n.members.rare.ok("bind") {
+			n.log.Warn("can't listen, trying again until it works: stop what uses the address or set another bind address", "addr", n.cfg.Bind, "err", err)
+		}
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
@@ -281,6 +283,20 @@ func (n *Node) applied(o *fsm.Outcome) {
 	}
 	n.lease.applied(o)
 	n.metrics.applied(o)
+	n.sayMarks(o)
+}
+
+// sayMarks logs what others do to this instance.
+func (n *Node) sayMarks(o *fsm.Outcome) {
+	for _, e := range o.Events {
+		if e.Who.InstanceID != n.ident.instanceID || e.Note.By == n.ident.id {
+			continue
+		}
+		switch e.Type {
+		case fsm.EventInstanceDraining, fsm.EventInstanceUndrained, fsm.EventInstanceCordoned, fsm.EventInstanceUncordoned:
+			n.log.Info("this instance was marked", "what", e.Type.String(), "by", e.Note.By, "reason", e.Note.Reason)
+		}
+	}
 }
 
 // fail stops the node with err; the first one counts. It never blocks.

@@ -24,8 +24,20 @@ type peers struct {
 	raft    termSource
 	term    uint64 // whose acks are in known
 	known   map[raft.ServerID]*peer
-	contact map[raft.ServerID]time.Time // last answer, any term
+	contact map[raft.ServerID]*contact // any term
 }
+
+// contact is how a peer has answered raft's calls.
+type contact struct {
+	answered time.Time // last; zero = never
+	failed   time.Time // last failure since the last answer; zero = none
+	flying   int       // calls under way
+	since    time.Time // when the first of them began, or the last answer came meanwhile
+}
+
+// failureMemory is for how many limits a failed call says that a peer is not
+// there: an election repeats its calls each four to eight of them.
+const failureMemory = 10
 
 // peer is what one peer has acknowledged in the term.
 type peer struct {
@@ -52,7 +64,7 @@ var (
 func newPeers(id string, t *raft.NetworkTransport) *peers {
 	return &peers{
 		NetworkTransport: t, id: id, wake: make(chan struct{}, 1),
-		known: make(map[raft.ServerID]*peer), contact: make(map[raft.ServerID]time.Time),
+		known: make(map[raft.ServerID]*peer), contact: make(map[raft.ServerID]*contact),
 	}
 }
 
@@ -78,11 +90,46 @@ func (p *peers) AppendEntries(id raft.ServerID, to raft.ServerAddress, q *raft.A
 	if !heartbeat {
 		p.sending(id, q)
 	}
-	err := p.NetworkTransport.AppendEntries(id, to, q, r)
+	err := p.noting(id, func() error { return p.NetworkTransport.AppendEntries(id, to, q, r) })
 	if err == nil {
 		p.answered(id, to, q, r, heartbeat)
 	}
 	return err
+}
+
+// RequestVote implements raft.Transport.
+func (p *peers) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
+	return p.noting(id, func() error { return p.NetworkTransport.RequestVote(id, to, q, r) })
+}
+
+// RequestPreVote implements raft.WithPreVote.
+func (p *peers) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, r *raft.RequestPreVoteResponse) error {
+	return p.noting(id, func() error { return p.NetworkTransport.RequestPreVote(id, to, q, r) })
+}
+
+// noting makes a call and notes how the peer answers.
+func (p *peers) noting(id raft.ServerID, call func() error) error {
+	p.mu.Lock()
+	c := p.contact[id]
+	if c == nil {
+		c = &contact{}
+		p.contact[id] = c
+	}
+	if c.flying++; c.flying == 1 {
+		c.since = time.Now()
+	}
+	p.mu.Unlock()
+	err := call()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.flying--
+	now := time.Now()
+	if err != nil {
+		c.failed = now
+		return err
+	}
+	c.answered, c.failed, c.since = now, time.Time{}, now
+	return nil
 }
 
 // sending notes what an append that goes out now will tell.
@@ -97,7 +144,6 @@ func (p *peers) sending(id raft.ServerID, q *raft.AppendEntriesRequest) {
 func (p *peers) answered(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse, heartbeat bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.contact[id] = time.Now()
 	if q.Term > p.term {
 		p.term = q.Term
 		clear(p.known)
@@ -207,6 +253,21 @@ func (p *peers) acked(id string) (index uint64, ok bool) {
 func (p *peers) lastContact(id string) (time.Time, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.contact[raft.ServerID(id)]
-	return at, ok
+	c := p.contact[raft.ServerID(id)]
+	if c == nil {
+		return time.Time{}, false
+	}
+	return c.answered, !c.answered.IsZero()
+}
+
+// silent tells whether the peer's last call failed of late, or one has been
+// waiting for its answer longer than the limit.
+func (p *peers) silent(id string, limit time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.contact[raft.ServerID(id)]
+	if c == nil {
+		return false
+	}
+	return !c.failed.IsZero() && time.Since(c.failed) < failureMemory*limit || c.flying > 0 && time.Since(c.since) > limit
 }

@@ -50,6 +50,7 @@ type raftHost struct {
 	starting sync.Mutex // one start or stop at a time
 	run      atomic.Pointer[raftRun]
 	served   atomic.Uint64 // newest term whose barrier has been applied here
+	former   atomic.Value  // raft.ServerID of the leader that was known last
 	refused  refusals
 	changes  broadcast
 
@@ -254,6 +255,9 @@ func (h *raftHost) serving() (uint64, bool) {
 func (h *raftHost) leader() string {
 	if run := h.run.Load(); run != nil {
 		_, id := run.raft.LeaderWithID()
+		if id != "" && h.former.Load() != id {
+			h.former.Store(id)
+		}
 		return string(id)
 	}
 	return ""
@@ -312,6 +316,16 @@ func (h *raftHost) apply(ctx context.Context, data []byte) (*fsm.Outcome, error)
 		return nil, fsm.Errorf(fsm.CodeNoQuorum, "%v", err)
 	}
 	return nil, fsm.Errorf(fsm.CodeUncertain, "%v", err)
+}
+
+// barrier returns once all that the log held at the call is applied here. Only
+// a leader can do so.
+func (h *raftHost) barrier(ctx context.Context) error {
+	run := h.run.Load()
+	if run == nil {
+		return raft.ErrNotLeader
+	}
+	return run.wait(ctx, run.raft.Barrier(h.timeout))
 }
 
 // refusals notes since when raft, leading, has taken no command.

@@ -1,11 +1,14 @@
 package node
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/miwnode/miwnode/fsm"
 )
 
 // Status is what a node knows about itself and its cluster.
@@ -106,30 +109,86 @@ func (h *raftHost) role() Role {
 	return RoleNone
 }
 
-// quorum counts the voters that seem alive. A leader goes by raft's answers;
-// who follows trusts its leader to have a quorum, or goes by gossip.
+// quorum counts the voters that seem alive. A leader goes by raft's answers.
+// Who follows one knows that a majority answers it, the rest is what gossip
+// says. Without a leader gossip counts only where raft's calls don't say
+// otherwise: gossip takes seconds to notice a death.
 func (n *Node) quorum() Quorum {
 	voters := n.raft.voters()
 	q := Quorum{Voters: len(voters)}
 	gossiped := n.members.gossiped()
-	run := n.raft.run.Load()
+	leader := n.raft.leader()
 	_, leads := n.raft.leading()
 	for _, id := range voters {
 		switch {
 		case id == n.ident.id:
 			q.Alive++
-		case leads && run != nil:
-			if at, ok := run.peers.lastContact(id); ok && time.Since(at) < n.cfg.Timing.RaftTimeout {
+		case leads, leader == "":
+			if n.answers(id) || !leads && gossiped[id].state == "alive" && !n.silent(id) && !n.lost(id) {
 				q.Alive++
 			}
-		default:
-			if gossiped[id].state == "alive" || id == n.raft.leader() {
-				q.Alive++
-			}
+		case gossiped[id].state == "alive", id == leader:
+			q.Alive++
 		}
 	}
-	q.OK = q.Voters > 0 && q.Alive > q.Voters/2 && n.raft.leader() != ""
+	most := q.Voters/2 + 1
+	if leader != "" && !leads {
+		q.Alive = min(max(q.Alive, most), q.Voters)
+	}
+	q.OK = q.Voters > 0 && q.Alive >= most && leader != ""
 	return q
+}
+
+// answers tells whether the peer has answered raft of late, and since then not failed to.
+func (n *Node) answers(id string) bool {
+	run := n.raft.run.Load()
+	if run == nil {
+		return false
+	}
+	at, ok := run.peers.lastContact(id)
+	return ok && time.Since(at) < n.cfg.Timing.RaftTimeout && !n.silent(id)
+}
+
+// silent tells whether raft's calls to the peer go unanswered. The limit is below
+// what a leader takes to notice that it has lost its majority.
+func (n *Node) silent(id string) bool {
+	run := n.raft.run.Load()
+	return run != nil && run.peers.silent(id, n.cfg.Timing.RaftTimeout/4)
+}
+
+// lost tells whether the peer led when this node last knew a leader, and has
+// gone silent since.
+func (n *Node) lost(id string) bool {
+	run := n.raft.run.Load()
+	if run == nil || n.raft.former.Load() != raft.ServerID(id) {
+		return false
+	}
+	return time.Since(run.raft.LastContact()) > n.cfg.Timing.RaftTimeout
+}
+
+// whyNoLeader says what a leader takes that is not there.
+func (n *Node) whyNoLeader() string {
+	if n.ident.clusterID() == "" {
+		return n.members.whyNoCluster()
+	}
+	q := n.quorum()
+	most := q.Voters/2 + 1
+	switch {
+	case q.Voters == 0:
+		return "no leader is known: no member has told this node of the cluster yet"
+	case q.Alive >= most:
+		return fmt.Sprintf("no leader is known: %d of %d voters seem alive, an election is under way", q.Alive, q.Voters)
+	}
+	return fmt.Sprintf("no leader is known: %d of %d voters answer, it takes %d", q.Alive, q.Voters, most)
+}
+
+// unled gives an error of a call that changed nothing for want of a leader the
+// reason why there is none.
+func (n *Node) unled(err error) error {
+	if err == nil || fsm.CodeOf(err) != fsm.CodeNoQuorum || n.raft.leader() != "" {
+		return err
+	}
+	return &endedError{error: fsm.Errorf(fsm.CodeNoQuorum, "%s", n.whyNoLeader()), cause: err}
 }
 
 // Members returns the members in the order of their node IDs: the servers of
@@ -177,8 +236,9 @@ func (n *Node) Members() []Member {
 			if at, ok := run.peers.lastContact(id); ok {
 				m.LastContact = time.Since(at)
 			}
-			// Gossip takes seconds to notice what raft's leader notices at once.
-			if leads && m.Gossip == "alive" && (m.LastContact < 0 || m.LastContact > n.cfg.Timing.RaftTimeout) {
+			// Gossip takes seconds to notice what raft notices at once.
+			lost := leads && !n.answers(id) || leader == "" && n.silent(id)
+			if lost && m.Gossip == "alive" {
 				m.Gossip = "suspect"
 			}
 		}

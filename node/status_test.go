@@ -80,10 +80,6 @@ func TestNode_Metrics(t *testing.T) {
 		c := nodetest.New(t, nodetest.Config{Nodes: 1, Seed: 20})
 		c.WaitReady()
 		acquire(t, c, 0, "k")
-		session, err := c.Node(0).Session(c.Context(time.Second))
-		if err != nil {
-			t.Fatal(err)
-		}
 		time.Sleep(5 * time.Second)
 		c.Crash(0)
 		c.Start(0)
@@ -91,7 +87,8 @@ func TestNode_Metrics(t *testing.T) {
 		token := acquire(t, c, 0, "k")
 		// Another holder waits; its run follows after 20 ms.
 		n := c.Node(0)
-		if session, err = n.Session(c.Context(time.Second)); err != nil {
+		session, err := n.Session(c.Context(time.Second))
+		if err != nil {
 			t.Fatal(err)
 		}
 		defer n.Claim("k", "next")()

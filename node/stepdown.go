@@ -17,7 +17,7 @@ const stepDownLimit = 2 * time.Second
 // StepDown has the raft leader hand leadership to the node to, or to the best
 // voter if to is "". It asks the leader if that is another node.
 // fsm.ErrNoQuorum: no leader, or no other voter answers. fsm.ErrNotFound: no
-// such member. fsm.ErrWrongState: it can't lead. fsm.ErrUncertain: the hand-over
+// such member. fsm.ErrWrongState: it can't lead, or leads already. fsm.ErrUncertain: the hand-over
 // did not end in time. It returns within two seconds in any case.
 func (n *Node) StepDown(ctx context.Context, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, stepDownLimit)
@@ -27,7 +27,7 @@ func (n *Node) StepDown(ctx context.Context, to string) error {
 	}
 	leader := n.raft.leader()
 	if leader == "" || leader == n.ident.id {
-		return fsm.Errorf(fsm.CodeNoQuorum, "no leader is known")
+		return fsm.Errorf(fsm.CodeNoQuorum, "%s", n.whyNoLeader())
 	}
 	err := n.call(ctx, leader, methodStepDown, &nodepb.StepDownRequest{To: to}, &nodepb.StepDownReply{})
 	if err != nil && fsm.CodeOf(err) == fsm.CodeInternal {
@@ -53,7 +53,7 @@ func (h *raftHost) transfer(ctx context.Context, to string) error {
 		return fsm.Errorf(fsm.CodeNoQuorum, "raft is not running")
 	}
 	if to == h.id {
-		return nil
+		return fsm.Errorf(fsm.CodeWrongState, "node %s leads already", to)
 	}
 	to, err := h.successor(run, to)
 	if err != nil {
