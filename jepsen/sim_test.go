@@ -95,6 +95,10 @@ func TestSim(t *testing.T) {
 			t.Parallel()
 			h, steps, extra := simulate(t, simConfig{seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, handles: []string{"raw1", "raw2"}, operator: true, stubborn: 30}, faults)
 			t.Log(judge(t, h, steps, extra...).Summary())
+			// A promise that was never tried has not been kept.
+			if c := jepsen.Count(h); c.Grants < 20 || c.Runs < 20 || c.Faults < 5 || c.Samples < 20 {
+				t.Errorf("too little happened to judge by: %+v", c)
+			}
 		})
 	}
 }
