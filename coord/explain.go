@@ -170,7 +170,11 @@ func Why(v *fsm.View, group, workload string, own Assigner) (*Explanation, error
 	if l := w.Last; l != nil {
 		say("before, %s had it, until revision %d (%s)", l.InstanceID, l.Revision, l.Reason)
 	}
-	d.sayAssigner(&w, own, say)
+	if why := faultOfPlanner(v, group); why != "" {
+		say("the planner gives no new plan, so the last good one stays: %s", why)
+	} else {
+		d.sayAssigner(&w, own, say)
+	}
 	return e, nil
 }
 

@@ -219,10 +219,10 @@ func (t *reign) plan(ctx context.Context, v *fsm.View, g *fsm.Group, now time.Ti
 		moves, later, err = d.moves(assigner, limits)
 	}
 	if err != nil {
-		t.faulty(err, now, g.Inputs)
+		t.faulty(ctx, err, now, g.Inputs)
 		return earliest(next, t.fault.until)
 	}
-	t.well()
+	t.well(ctx)
 	t.set(func(s *PlannerStatus) { s.Waiting, s.Later = len(d.waiting), len(later) })
 
 	whole := len(later) == 0 && !now.Before(settled)
@@ -270,7 +270,7 @@ func (t *reign) propose(ctx context.Context, parts []*fsm.PlanGroup, now time.Ti
 			placed += int(res.Total)
 			continue
 		case errors.Is(err, fsm.ErrInvalidArgument):
-			t.faulty(err, now, inputs)
+			t.faulty(ctx, err, now, inputs)
 		default:
 			t.log.Debug("plan not applied; planning anew", slog.Any("error", err))
 		}
@@ -283,8 +283,41 @@ func (t *reign) propose(ctx context.Context, parts []*fsm.PlanGroup, now time.Ti
 	return true
 }
 
+// Outcomes in the record of a group's planner, which every node can read: a job
+// by the name of its lease.
+const (
+	outcomeNoPlan = "no_plan"
+	outcomePlans  = "plans_again"
+)
+
+// record tells the cluster. Nothing depends on that.
+func (t *reign) record(ctx context.Context, outcome, detail string) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
+	defer cancel()
+	if _, err := Record(ctx, t.c, Execution{Lease: t.lease, Outcome: outcome, Detail: detail}); err != nil {
+		t.log.Debug("not recorded", slog.String("outcome", outcome), slog.Any("error", err))
+	}
+}
+
+// faultOfPlanner is why the present planner of a group gives no new plan, "" if
+// it does.
+func faultOfPlanner(v *fsm.View, group string) (why string) {
+	key := fsm.PlannerKey(group)
+	l, planned := v.Lease(key)
+	job, known := v.Job(key)
+	if !planned || !known {
+		return ""
+	}
+	for r := range job.Recent() {
+		if why = ""; r.Token == l.Token && r.Outcome == outcomeNoPlan {
+			why = r.Detail
+		}
+	}
+	return why
+}
+
 // faulty says why there is no plan; it is said once for as long as it stays.
-func (t *reign) faulty(err error, now time.Time, inputs uint64) {
+func (t *reign) faulty(ctx context.Context, err error, now time.Time, inputs uint64) {
 	said := t.fault.text == err.Error()
 	t.fault.failed(err, now, inputs)
 	t.set(func(s *PlannerStatus) { s.Error = err.Error() })
@@ -296,16 +329,18 @@ func (t *reign) faulty(err error, now time.Time, inputs uint64) {
 		attrs = append(attrs, slog.String("stack", string(p.Stack)))
 	}
 	t.log.Error("no new plan: the last good one stays", attrs...)
+	t.record(ctx, outcomeNoPlan, err.Error())
 }
 
 // well takes that back.
-func (t *reign) well() {
+func (t *reign) well(ctx context.Context) {
 	if t.fault.text == "" {
 		return
 	}
 	t.fault = fault{}
 	t.set(func(s *PlannerStatus) { s.Error = "" })
 	t.log.Info("plans again")
+	t.record(ctx, outcomePlans, "")
 }
 
 // fault is what keeps a planner from planning.

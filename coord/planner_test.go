@@ -407,6 +407,13 @@ func TestPlanner_FaultyAssigner(t *testing.T) {
 		equal(t, m.watch.count(), "a 4", "runs: the last good plan")
 		_, s := planningOf(a, b)
 		equal(t, s.Error, "assigner coord.AssignerFunc panicked: boom", "error")
+		e, err := b.co.Why("w00000")
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, e.Because[len(e.Because)-1], "the planner gives no new plan, so the last good one stays: assigner coord.AssignerFunc panicked: boom", "why")
+		job, _ := w.View().Job(fsm.PlannerKey("g"))
+		equal(t, job.Total, 1, "records of the fault, which are events, too")
 		mode.Store("lies")
 		time.Sleep(time.Minute)
 		_, s = planningOf(a, b)
