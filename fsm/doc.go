@@ -1,5 +1,6 @@
 // Package fsm is the replicated state of miwnode: sessions, instances, leases
-// with their queues, what has been answered, what has happened. It is pure: no
+// with their queues, groups with their workloads, executions of jobs, what has
+// been answered, what has happened. It is pure: no
 // clock, no I/O, no goroutine. Machine makes it the finite state machine of
 // hashicorp/raft.
 //
@@ -21,6 +22,9 @@
 //     leaves the key free because nobody may have it.
 //   - Tokens rise over all grants of all keys, for ever, and stay below 2^53.
 //     Release, transfer and revoke name the token, never just the key.
+//   - A workload of a group is granted only to a live member that declares it and
+//     neither drains nor is cordoned, while the group wants it and it is not
+//     paused; a plan counts only for the inputs that it was made for.
 //   - A decision of a leader (expiry, freeing a revoked or barred key, clearing
 //     a mark) is refused under any term but the one it carries.
 //   - A command with a sequence number is applied once, however often it is

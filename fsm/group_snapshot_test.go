@@ -66,7 +66,9 @@ func TestGroupSnapshot_Broken(t *testing.T) {
 			return r
 		}, "referrers and is idle since"},
 		{"parts that contradict each other", func(r []*fsmpb.Record) []*fsmpb.Record {
-			i := find(r, func(r *fsmpb.Record) bool { return r.GetCatalog().GetPut().GetPart() == 1 && r.GetCatalog().IdleRevision == 0 })
+			i := find(r, func(r *fsmpb.Record) bool {
+				return r.GetCatalog().GetPut().GetPart() == 1 && r.GetCatalog().IdleRevision == 0
+			})
 			r[i].GetCatalog().MadeRevision++
 			return r
 		}, "contradict each other"},
