@@ -47,7 +47,7 @@ func TestSessions(t *testing.T) {
 	}
 	s.call("DELETE", "/v1/sessions/"+id, "").refused(410, "session_expired")
 	s.call("POST", "/v1/sessions/"+id+"/keepalive", "").refused(410, "session_expired")
-	s.call("POST", "/v1/sessions/unknown/keepalive", "").refused(410, "session_expired")
+	s.call("POST", "/v1/sessions/unknown/keepalive", "").refused(410, "session_expired", "open a new one")
 	s.call("POST", "/v1/leases/acquire", acquireBody("k", id)).refused(410, "session_expired")
 
 	with := s.call("POST", "/v1/sessions", `{"ttl": "10s", "name": "w", "instance": true}`).ok(201)
@@ -333,7 +333,7 @@ func TestIdempotency(t *testing.T) {
 	if first.text("session_id") != again.text("session_id") || first.text("instance_id") != again.text("instance_id") {
 		t.Errorf("a repeat opened another session: %s, then %s", first.raw, again.raw)
 	}
-	once("POST", "/v1/sessions", `{"ttl": "20s"}`, "open-1").refused(400, "invalid_argument", "another body")
+	once("POST", "/v1/sessions", `{"ttl": "20s"}`, "open-1").refused(400, "invalid_argument", "the header Idempotency-Key) was used with another body")
 	a := first.text("session_id")
 
 	token := once("POST", "/v1/leases/acquire", acquireBody("k", a), "acquire-1").ok(200).number("token")

@@ -50,8 +50,8 @@ func TestLimits(t *testing.T) {
 		{"holder of 513", acquire("k", long(513), 0), "holder has 513 bytes"},
 		{"holder with NUL", acquire("k", "a\x00", 0), "control character U+0000"},
 		{"lock delay of an hour", acquire("k", "", 3_600_000), ""},
-		{"lock delay of more", acquire("k", "", 3_600_001), "lock_delay is 3600001 ms, must be 0s to 1h0m0s"},
-		{"lock delay below 0", acquire("k", "", -1), "lock_delay is -1 ms"},
+		{"lock delay of more", acquire("k", "", 3_600_001), "lock_delay is 1h0m0.001s, must be 0s to 1h0m0s"},
+		{"lock delay below 0", acquire("k", "", -1), "lock_delay is -1ms"},
 		{"no session", &fsm.Acquire{Key: "k"}, "session_id must not be empty"},
 		{"release without a token", &fsm.Release{Key: "k", SessionId: "a"}, "token must not be 0"},
 		{"transfer without a token", &fsm.Transfer{Key: "k", ToInstance: "i-a"}, "token must not be 0"},
@@ -66,7 +66,7 @@ func TestLimits(t *testing.T) {
 		{"close for another reason", &fsm.CloseSession{SessionId: "a", Reason: fsmpb.EndReason_END_REASON_EXPIRED}, "reason must be closed or crashed"},
 
 		{"ttl of 2 s", open(func(o *fsm.OpenSession) { o.TtlMs = 2000 }), ""},
-		{"ttl below", open(func(o *fsm.OpenSession) { o.TtlMs = 1999 }), "ttl is 1999 ms, must be 2s to"},
+		{"ttl below", open(func(o *fsm.OpenSession) { o.TtlMs = 1999 }), "ttl is 1.999s, must be 2s to"},
 		{"ttl of 60 s", open(func(o *fsm.OpenSession) { o.TtlMs = 60_000 }), ""},
 		{"ttl above", open(func(o *fsm.OpenSession) { o.TtlMs = 60_001 }), "ttl is 1m0.001s, must be 2s to 1m0s"},
 		{"64 labels", open(func(o *fsm.OpenSession) { o.Labels = labels(64, 128, 1024) }), ""},
@@ -130,8 +130,8 @@ func TestLimits(t *testing.T) {
 			{&fsm.InitCluster{ClusterId: "c", Version: 1, MaxSessionTtlMs: 2000}, ""},
 			{&fsm.InitCluster{Version: 1}, "cluster_id must not be empty"},
 			{&fsm.InitCluster{ClusterId: "c"}, "version is 0"},
-			{&fsm.InitCluster{ClusterId: "c", Version: 1, MaxSessionTtlMs: 1999}, "max_session_ttl is 1999 ms"},
-			{&fsm.InitCluster{ClusterId: "c", Version: 1, MaxSessionTtlMs: 3_600_001}, "max_session_ttl is 3600001 ms"},
+			{&fsm.InitCluster{ClusterId: "c", Version: 1, MaxSessionTtlMs: 1999}, "max_session_ttl is 1.999s"},
+			{&fsm.InitCluster{ClusterId: "c", Version: 1, MaxSessionTtlMs: 3_600_001}, "max_session_ttl is 1h0m0.001s"},
 		} {
 			if err := fsm.Check(c.op, 1); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v: got %v, want %q", c.op, err, c.want)

@@ -183,12 +183,17 @@ func (n *Node) whyNoLeader() string {
 }
 
 // unled gives an error of a call that changed nothing for want of a leader the
-// reason why there is none.
+// reason why there is none. Before there is a cluster it matches
+// fsm.ErrNotReady too: no quorum was lost.
 func (n *Node) unled(err error) error {
 	if err == nil || fsm.CodeOf(err) != fsm.CodeNoQuorum || n.raft.leader() != "" {
 		return err
 	}
-	return &endedError{error: fsm.Errorf(fsm.CodeNoQuorum, "%s", n.whyNoLeader()), cause: err}
+	code := fsm.CodeNoQuorum
+	if n.ident.clusterID() == "" {
+		code = fsm.CodeNotReady
+	}
+	return &endedError{error: fsm.Errorf(code, "%s", n.whyNoLeader()), cause: err}
 }
 
 // Members returns the members in the order of their node IDs: the servers of
