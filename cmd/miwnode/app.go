@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/miwnode/miwnode/api"
 )
@@ -38,7 +42,12 @@ func (a *app) root() *cobra.Command {
 		Short: "Exactly one owner per key: leases by a consensus that lives in your process",
 		Long: `miwnode gives every key exactly one owner, through crashes, partitions, pauses
 and deploys. Nodes find each other, agree through a raft log, and hand leases
-over; no database or other service is needed.`,
+over; no database or other service is needed.
+
+Exit codes: 0 done, 1 failed, 2 a fault of the command line, 69 no node or no quorum,
+75 the lease was lost, 124 a wait was over, 130 and 143 ended by INT or TERM; exec
+also gives its command's own.`,
+		Version: versionLine(),
 		Example: `  miwnode demo                                 # three nodes in one process, nothing to set up
   miwnode start                                # a node of your own
   miwnode exec --key nightly -- ./report.sh    # run a command while holding a lease`,
@@ -50,7 +59,7 @@ over; no database or other service is needed.`,
 		},
 	}
 	root.SuggestionsMinimumDistance = 2
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(cmd, "%v", err) })
+	root.SetFlagErrorFunc(flagFault)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.addr, "addr", "", "the node to talk to: unix socket or http(s) URL (default: miw.sock in --data-dir) [$MIW_ADDR]")
 	flags.StringVar(&a.dataDir, "data-dir", defaultDataDir, "data folder of the node [$MIW_DATA_DIR]")
@@ -76,9 +85,55 @@ over; no database or other service is needed.`,
 	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.moveCommand(), a.pinCommand(), a.unpinCommand(), a.pauseCommand(), a.resumeCommand(), a.revokeCommand(), a.stepDownCommand())
 	group("prove", a.benchCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
+	root.SetHelpCommand(helpCommand())
 	root.SetHelpCommandGroupID("prepare")
+	root.SetVersionTemplate("{{.Version}}\n")
+	for _, c := range root.Commands() {
+		if _, calls := callers[c.GroupID]; !calls && c.Name() != "exec" {
+			withoutShared(c)
+		}
+	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	return root
+}
+
+// callers are the groups of commands that call a node.
+var callers = map[string]struct{}{"read": {}, "operate": {}}
+
+// withoutShared leaves the flags that name a node out of the help of a command
+// that calls none.
+func withoutShared(cmd *cobra.Command) {
+	cmd.SetHelpFunc(func(c *cobra.Command, args []string) {
+		inherited := c.InheritedFlags()
+		inherited.VisitAll(func(f *pflag.Flag) { f.Hidden = true })
+		defer inherited.VisitAll(func(f *pflag.Flag) { f.Hidden = false })
+		c.Root().HelpFunc()(c, args)
+	})
+}
+
+// helpCommand is help COMMAND, which refuses what is no command.
+func helpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "help [COMMAND]", Short: "Show the help of a command", Example: "  miwnode help exec",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			if at, _, err := cmd.Root().Find(args); err == nil {
+				for _, sub := range at.Commands() {
+					if sub.IsAvailableCommand() {
+						names = append(names, sub.Name())
+					}
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			at, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return unknownCommand(cmd.Root(), strings.Join(args, " "))
+			}
+			at.InitDefaultHelpFlag()
+			return at.Help()
+		},
+	}
 }
 
 // noArgs and nArgs refuse arguments in the words of a usage error.
@@ -114,7 +169,7 @@ func (a *app) shared(cmd *cobra.Command) error {
 		flag := cmd.Flag(name)
 		if value, ok := a.lookupEnv(env); ok && flag != nil && !flag.Changed {
 			if err := flag.Value.Set(value); err != nil {
-				return usage(cmd, "%s is %q: %v", env, value, err)
+				return usage(cmd, "%s is %q: it must be a duration such as 10s", env, value)
 			}
 		}
 	}
@@ -140,6 +195,11 @@ func (a *app) client(cmd *cobra.Command) (*api.Client, error) {
 		}
 		cfg.Token = token
 	}
+	if _, port, err := net.SplitHostPort(cfg.Addr); err == nil && !strings.ContainsAny(cfg.Addr, "/") {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
+			return nil, usage(cmd, "--addr is %q: did you mean http://%s or https://%s?", cfg.Addr, cfg.Addr, cfg.Addr)
+		}
+	}
 	c, err := api.NewClient(cfg)
 	if err != nil {
 		return nil, usage(cmd, "--addr: %v", err)
@@ -164,15 +224,29 @@ func (a *app) call(ctx context.Context, c *api.Client, req api.Request, out any)
 	return c.Do(ctx, req, out)
 }
 
+// where is how the shared flags name the node, for a line that somebody may copy.
+func (a *app) where() string {
+	switch {
+	case a.addr != "":
+		return " --addr " + a.addr
+	case a.dataDir != defaultDataDir:
+		return " --data-dir " + a.dataDir
+	}
+	return ""
+}
+
 // author is who operates: shown beside drains, cordons and revokes.
 func (a *app) author() string {
-	user, ok := a.lookupEnv("USER")
-	if !ok || user == "" {
-		user = fmt.Sprintf("uid-%d", os.Getuid())
+	name, ok := a.lookupEnv("USER")
+	if !ok || name == "" {
+		name = fmt.Sprintf("uid-%d", os.Getuid())
+		if me, err := user.Current(); err == nil && me.Username != "" {
+			name = me.Username
+		}
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return user
+		return name
 	}
-	return user + "@" + host
+	return name + "@" + host
 }

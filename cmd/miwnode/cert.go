@@ -31,7 +31,8 @@ func (a *app) certCACommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ca", Short: "Make a certificate authority: ca.crt and ca.key", Args: noArgs,
 		Long: `Make a certificate authority: ca.crt, which every node needs, and ca.key, which
-signs certificates and belongs on no node. Files that exist are not overwritten.`,
+signs certificates and belongs on no node. It is good for 10 years. Files that exist
+are not overwritten.`,
 		Example: "  miwnode cert ca --out pki",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if out == "" {
@@ -52,6 +53,10 @@ func (a *app) certNodeCommand() *cobra.Command {
 	var hosts []string
 	cmd := &cobra.Command{
 		Use: "node", Short: "Make a node's certificate: node.crt, node.key and a copy of ca.crt", Args: noArgs,
+		Long: `Make a node's certificate: node.crt, node.key and a copy of ca.crt. It is good for
+5 years and for the node that start --id names so, no other. To renew it, make a new
+one into another folder and put its files in place of the old: a node that runs takes
+them up by itself.`,
 		Example: `  miwnode cert node --ca pki --id node-1 --host 10.0.0.5 --host node-1.example.org --out pki/node-1
   miwnode start --id node-1 --bind 10.0.0.5:7400 --gossip-key-file gossip.key \
     --tls-ca pki/node-1/ca.crt --tls-cert pki/node-1/node.crt --tls-key pki/node-1/node.key`,
@@ -67,7 +72,7 @@ func (a *app) certNodeCommand() *cobra.Command {
 			if err := transport.NewNodeCert(ca, id, hosts, out); err != nil {
 				return err
 			}
-			return a.wrote(out, transport.NodeCertFile, transport.NodeKeyFile)
+			return a.wrote(out, transport.NodeCertFile, transport.NodeKeyFile, transport.CACertFile)
 		},
 	}
 	cmd.Flags().StringVar(&ca, "ca", "", "folder with ca.crt and ca.key")

@@ -21,6 +21,9 @@ func (a *app) drainCommand() *cobra.Command {
 	var wait string
 	m := marking{
 		verb: "drain", short: "Have an instance finish what runs, take nothing new and hand everything over", expires: true,
+		long: `Have an instance finish what runs, take nothing new and hand everything over.
+What it holds by its own session is meant: runners, groups, singletons. Leases of
+clients (exec, HTTP) that came in through its node are theirs and stay.`,
 		example: `  miwnode drain node-1 --reason deploy
   miwnode drain node-1 --wait        # until all has moved; says where to and with what gap
   miwnode drain node-1 --wait=2m`,
@@ -32,8 +35,11 @@ func (a *app) drainCommand() *cobra.Command {
 	}
 	m.after = func(ctx context.Context, c *api.Client, i api.Instance, before *holdings) error {
 		if before == nil {
-			_, err := fmt.Fprintf(a.stdout, "%s: drains, %d leases to hand over (miwnode instances shows how far it is)\n", i.InstanceID, i.Leases)
-			return err
+			h, err := a.holdings(ctx, c, i)
+			if err != nil {
+				return err
+			}
+			return a.empty("%s: drains, %s to hand over (miwnode instances shows how far it is)%s", shortID(i.InstanceID), count(uint64(i.Leases), "lease"), h.strangersStay())
 		}
 		if wait != "forever" {
 			limit, err := time.ParseDuration(wait)
@@ -66,9 +72,21 @@ type holdings struct {
 	revision uint64
 	tokens   map[string]uint64 // by key
 	granted  map[string]bool   // keys that a group granted
+	strange  uint64            // leases of other sessions that came in through its node
 }
 
-func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*holdings, error) {
+// strangersStay says what a drain leaves alone.
+func (h *holdings) strangersStay() string {
+	switch h.strange {
+	case 0:
+		return ""
+	case 1:
+		return "; 1 lease of another session came in through this node and stays"
+	}
+	return fmt.Sprintf("; %d leases of other sessions came in through this node and stay", h.strange)
+}
+
+func (a *app) holdings(ctx context.Context, c *api.Client, i api.Instance) (*holdings, error) {
 	h := &holdings{tokens: map[string]uint64{}, granted: map[string]bool{}}
 	for after := ""; ; {
 		var page api.Leases
@@ -83,9 +101,13 @@ func (a *app) holdings(ctx context.Context, c *api.Client, instance string) (*ho
 			h.revision = page.Revision
 		}
 		for _, l := range page.Leases {
-			if l.Holder != nil && l.Holder.InstanceID == instance {
+			switch {
+			case l.Holder == nil:
+			case l.Holder.InstanceID == i.InstanceID:
 				h.tokens[l.Key] = l.Token
 				h.granted[l.Key] = l.Group != ""
+			case l.Holder.NodeID == i.NodeID && !strings.HasPrefix(i.InstanceID, "http:"):
+				h.strange++
 			}
 		}
 		if after = page.Next; after == "" {
@@ -158,7 +180,7 @@ func (a *app) watchDrain(ctx context.Context, c *api.Client, i api.Instance, h *
 			return a.drainUnfinished(ctx, err, d.left)
 		}
 	}
-	return a.reportDrain(ctx, c, i, d.ended, took, d.gone)
+	return a.reportDrain(ctx, c, i, d, took, h.strangersStay())
 }
 
 func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]uint64) error {
@@ -177,9 +199,10 @@ func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]ui
 
 // reportDrain says where each key went, by the history: the gap is the time in
 // which the key had no owner.
-func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, ended map[string]uint64, took time.Duration, gone bool) error {
+func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, d *departure, took time.Duration, stays string) error {
+	ended := d.ended
 	if len(ended) == 0 {
-		return a.empty("%s: drained, it held nothing.", i.InstanceID)
+		return a.empty("%s: drained, it held nothing%s.", shortID(i.InstanceID), stays)
 	}
 	t := newTable(a.stdout, "KEY", "TO", "TOKEN", "GAP")
 	moved, longest := 0, time.Duration(0)
@@ -200,10 +223,17 @@ func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, en
 		return err
 	}
 	end := "drained"
-	if gone {
+	if d.gone {
 		end = "drained and gone"
 	}
-	return a.empty("%s: %s in %s; %d of %d leases moved, longest gap %s.", i.InstanceID, end, short(took), moved, len(ended), short(longest))
+	if lost := uint64(len(ended) - moved); lost > 0 {
+		verb := map[bool]string{true: "has", false: "have"}[lost == 1]
+		stays = fmt.Sprintf("; WARNING: %s %s no owner now, what it covers runs nowhere (undrain it, or start another node that takes it)%s", count(lost, "lease"), verb, stays)
+	}
+	if moved > 0 {
+		stays = ", longest gap " + short(longest) + stays
+	}
+	return a.empty("%s: %s in %s; %d of %d leases moved%s.", shortID(i.InstanceID), end, short(took), moved, len(ended), stays)
 }
 
 // grantee is what people call who got a grant: its name, or its node.

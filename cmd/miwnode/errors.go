@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net/http"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -90,8 +93,34 @@ func words(err error) string {
 		name := refusal.Code.String()
 		text = strings.Replace(text, name, strings.ReplaceAll(name, "_", " "), 1)
 	}
+	if strings.Contains(text, "HTTP request to an HTTPS server") {
+		return "the node speaks TLS: use https:// in --addr, and --tls-ca for its authority"
+	}
 	return text
 }
+
+// flagFault says a flag that can't be read as a person would.
+func flagFault(cmd *cobra.Command, err error) error {
+	m := unreadable.FindStringSubmatch(err.Error())
+	if m == nil {
+		return usage(cmd, "%v", err)
+	}
+	must := "it can't be read"
+	if f := cmd.Flag(m[2]); f != nil {
+		switch f.Value.Type() {
+		case "duration":
+			must = "it must be a duration such as 10s"
+		case "int", "int64", "uint64", "uint":
+			must = "it must be a whole number"
+		case "bool":
+			must = "it must be true or false"
+		}
+	}
+	return usage(cmd, "--%s is %s: %s", m[2], m[1], must)
+}
+
+// unreadable is how cobra says that a flag's value is of the wrong kind.
+var unreadable = regexp.MustCompile(`^invalid argument (".*") for "(?:-., )?--([a-z-]+)" flag: `)
 
 // flatten returns the errors that errors.Join put together, or err itself.
 func flatten(err error) []error {
@@ -114,6 +143,12 @@ func hintOf(err error) string {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return "the node is there but does not answer in time: raise --timeout or look at its log"
 		}
+		if _, is := errors.AsType[*tls.CertificateVerificationError](err); is {
+			return "name the authority that signed its certificate with --tls-ca, and the host by a name in the certificate"
+		}
+		if errors.Is(err, http.ErrSchemeMismatch) {
+			return "the node speaks no TLS: use http://"
+		}
 		if strings.Contains(un.Addr, "://") {
 			return "check --addr and that the node runs"
 		}
@@ -121,6 +156,9 @@ func hintOf(err error) string {
 	}
 	switch fsm.CodeOf(err) {
 	case fsm.CodeNoQuorum:
+		if strings.Contains(err.Error(), "found") { // one that is yet to be founded
+			return ""
+		}
 		return "bring back a majority of the voters (miwnode members shows them)"
 	case fsm.CodeNotReady:
 		return "wait until miwnode status says ready, or ask another node with --addr"

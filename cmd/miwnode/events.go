@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/fsm"
 )
 
 func (a *app) eventsCommand() *cobra.Command {
@@ -37,8 +39,26 @@ is told to resync. Ends on Ctrl-C, or after --count events.`,
 			defer c.Close()
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			if err := a.quorum(ctx, c); err != nil {
+			if err := knownType(kind); err != nil {
+				return usage(cmd, "--type is %q: %v", kind, err)
+			}
+			if count < 0 {
+				return usage(cmd, "--count is %d: it must not be negative", count)
+			}
+			now, err := a.revision(ctx, c)
+			if err != nil {
 				return err
+			}
+			if since > 0 && uint64(since) > now { // this copy may be behind
+				var page api.Instances
+				q := url.Values{"limit": {"1"}, "consistency": {"linearizable"}}
+				if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/instances", Query: q}, &page); err != nil {
+					return err
+				}
+				now = page.Revision
+			}
+			if since > 0 && uint64(since) > now {
+				return usage(cmd, "--since is %d, and the revision is %d now: what is to come is shown without --since", since, now)
 			}
 			query := url.Values{}
 			if cmd.Flags().Changed("since") {
@@ -59,6 +79,26 @@ is told to resync. Ends on Ctrl-C, or after --count events.`,
 	cmd.Flags().StringVar(&key, "key", "", "only events of this key")
 	cmd.Flags().IntVar(&count, "count", 0, "end after so many events (default: never)")
 	return cmd
+}
+
+// knownType tells what is wrong with a type of events, or the prefix of one.
+func knownType(kind string) error {
+	if kind == "" {
+		return nil
+	}
+	prefix, any := strings.CutSuffix(kind, "*")
+	var families []string
+	for t := fsm.EventType(1); t.String() != "unknown"; t++ {
+		name := t.String()
+		if name == kind || any && strings.HasPrefix(name, prefix) {
+			return nil
+		}
+		family, _, _ := strings.Cut(name, ".")
+		if family += ".*"; !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	return fmt.Errorf("no event is called so; there are %s", strings.Join(families, ", "))
 }
 
 func (a *app) follow(ctx context.Context, c *api.Client, query url.Values, count int) error {
@@ -98,16 +138,24 @@ func eventLine(e api.StreamEvent) string {
 			add(name, strconv.FormatUint(n, 10))
 		}
 	}
-	add("key", v.Key)
+	add("key", quoted(v.Key))
 	number("token", v.Token)
 	add("instance", v.InstanceID)
 	add("node", v.NodeID)
-	add("name", v.Name)
+	add("name", quoted(v.Name))
 	add("to", v.To)
-	add("reason", v.Reason)
-	add("by", v.By)
-	add("because", v.Detail)
+	add("reason", quoted(v.Reason))
+	add("by", quoted(v.By))
+	add("because", quoted(v.Detail))
 	number("term", v.Term)
 	number("version", v.Version)
 	return strings.Join(words, " ")
+}
+
+// quoted puts into quotes what would not be one word.
+func quoted(s string) string {
+	if strings.ContainsAny(s, " \t\n\"=") {
+		return strconv.Quote(s)
+	}
+	return s
 }

@@ -23,6 +23,7 @@ func (a *app) historyCommand() *cobra.Command {
 		flags: func(cmd *cobra.Command) {
 			page.flags(cmd)
 			cmd.Flags().StringVar(&key, "key", "", "only this key")
+			a.completeFlag(cmd, "key", a.completeKeys)
 			cmd.Flags().Uint64Var(&since, "since", 0, "only what began or ended after this revision")
 		},
 		query: func([]string) url.Values {
@@ -40,7 +41,12 @@ func (a *app) historyCommand() *cobra.Command {
 			if err := json.Unmarshal(raw, &answer); err != nil {
 				return err
 			}
-			if len(answer.Entries) == 0 {
+			switch {
+			case len(answer.Entries) == 0 && key != "":
+				return a.empty("No history of %q: it was not granted%s.", key, map[bool]string{true: " after that revision"}[since != 0])
+			case len(answer.Entries) == 0 && since != 0:
+				return a.empty("No history after revision %d: nothing was granted or ended.", since)
+			case len(answer.Entries) == 0:
 				return a.empty("No history: nothing was granted yet.")
 			}
 			t := newTable(a.stdout, "KEY", "TOKEN", "HOLDER", "NODE", "FROM", "UNTIL", "ENDED", "GAP BEFORE", "BY")
@@ -51,7 +57,7 @@ func (a *app) historyCommand() *cobra.Command {
 				}
 				name := e.Name
 				if name == "" {
-					name = e.InstanceID
+					name = shortID(e.InstanceID)
 				}
 				t.row(e.Key, e.Token, name, e.NodeID, e.GrantedAt, e.EndedAt, ended, time.Duration(e.Gap), e.By)
 			}

@@ -27,7 +27,7 @@ func (a *app) instancesCommand() *cobra.Command {
 			t := newTable(a.stdout, "INSTANCE", "NODE", "JOINED", "LEASES", "STATE", "BECAUSE", "ZONE", "LABELS")
 			for _, i := range answer.Instances {
 				state, because := instanceState(i)
-				t.row(i.InstanceID, i.NodeID, i.JoinedAt, i.Leases, state, because, i.Zone, i.Labels)
+				t.row(shortID(i.InstanceID), i.NodeID, i.JoinedAt, i.Leases, state, because, i.Zone, i.Labels)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -53,9 +53,11 @@ func instanceState(i api.Instance) (state, because string) {
 	if mark == nil {
 		return state, ""
 	}
-	because = mark.Reason
-	if mark.By != "" {
-		because += " (" + mark.By + ")"
+	switch {
+	case mark.By == "":
+		return state, mark.Reason
+	case mark.Reason == "":
+		return state, "by " + mark.By
 	}
-	return state, because
+	return state, mark.Reason + " (" + mark.By + ")"
 }

@@ -17,7 +17,10 @@ func (a *app) keygenCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, _ []string) error {
 			key := transport.NewGossipKey()
 			if out != "" {
-				return transport.WriteGossipKey(out, key)
+				if err := transport.WriteGossipKey(out, key); err != nil {
+					return err
+				}
+				return a.empty("wrote %s", out)
 			}
 			_, err := fmt.Fprintln(a.stdout, transport.EncodeGossipKey(key))
 			return err

@@ -22,6 +22,7 @@ func (a *app) leasesCommand() *cobra.Command {
 			page.flags(cmd)
 			cmd.Flags().StringVar(&key, "key", "", "only this key")
 			cmd.Flags().StringVar(&prefix, "prefix", "", "only keys that begin so")
+			a.completeFlag(cmd, "key", a.completeKeys)
 		},
 		query: func([]string) url.Values {
 			q := page.query()
@@ -44,7 +45,7 @@ func (a *app) leasesCommand() *cobra.Command {
 			case len(answer.Leases) == 0 && prefix != "":
 				return a.empty("No key that begins with %q is held.", prefix)
 			case len(answer.Leases) == 0:
-				return a.empty("No leases are held. Try: miwnode exec --key demo -- sleep 60")
+				return a.empty("No leases are held. Try: miwnode exec%s --key demo -- sleep 60", a.where())
 			}
 			t := newTable(a.stdout, "KEY", "TOKEN", "STATE", "HOLDER", "NODE", "SINCE", "TTL", "WAITERS", "TO")
 			for _, l := range answer.Leases {
@@ -52,7 +53,7 @@ func (a *app) leasesCommand() *cobra.Command {
 				if l.Holder != nil {
 					name, node = holderName(l.Holder), l.Holder.NodeID
 				}
-				t.row(l.Key, l.Token, l.State, name, node, age(l.AcquiredAt), l.TTL, l.Waiters, l.Successor)
+				t.row(l.Key, l.Token, l.State, name, node, age(l.AcquiredAt), l.TTL, l.Waiters, shortID(l.Successor))
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -68,5 +69,5 @@ func holderName(h *api.Holder) string {
 	if h.Name != "" {
 		return h.Name
 	}
-	return h.InstanceID
+	return shortID(h.InstanceID)
 }

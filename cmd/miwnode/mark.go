@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/url"
 	"strings"
 	"time"
@@ -15,11 +14,14 @@ import (
 
 // marking is one of undrain, cordon and uncordon, and what drain has in common with them.
 type marking struct {
-	verb, short, example string
-	expires              bool // can end by itself
+	verb, short, long, example string
+	expires                    bool // can end by itself
 	// after runs once the mark is set; nil only says so.
 	after func(ctx context.Context, c *api.Client, i api.Instance, before *holdings) error
 	flags func(cmd *cobra.Command)
+	// marked tells whether the mark that is taken away is there; nil sets one.
+	marked func(i api.Instance) bool
+	mark   string
 	// watch says that after needs to know what was held before.
 	watch func() bool
 }
@@ -28,12 +30,15 @@ func (a *app) undrainCommand() *cobra.Command {
 	return a.marking(marking{
 		verb: "undrain", short: "Let a drained instance take work again",
 		example: "  miwnode undrain node-1",
+		marked:  func(i api.Instance) bool { return i.Draining }, mark: "draining",
 	})
 }
 
 func (a *app) cordonCommand() *cobra.Command {
 	return a.marking(marking{
 		verb: "cordon", short: "Let an instance take nothing new; it keeps what it has", expires: true,
+		long: `Let an instance take nothing new; it keeps what it has. Leases of clients (exec,
+HTTP) are not the instance's: whoever asks through its node still gets them.`,
 		example: `  miwnode cordon node-1 --reason "disk is slow"
   miwnode cordon node-1 --expires-in 1h`,
 	})
@@ -43,6 +48,7 @@ func (a *app) uncordonCommand() *cobra.Command {
 	return a.marking(marking{
 		verb: "uncordon", short: "Let a cordoned instance take new work again",
 		example: "  miwnode uncordon node-1",
+		marked:  func(i api.Instance) bool { return i.Cordoned }, mark: "cordoned",
 	})
 }
 
@@ -50,8 +56,11 @@ func (a *app) marking(m marking) *cobra.Command {
 	var req api.MarkRequest
 	var expires time.Duration
 	cmd := &cobra.Command{
-		Use: m.verb + " INSTANCE", Short: m.short, Example: m.example, Args: nArgs(1, "INSTANCE (an instance's ID, the beginning of one, or a node's ID)"),
+		Use: m.verb + " INSTANCE", Short: m.short, Long: m.long, Example: m.example, Args: nArgs(1, "INSTANCE (an instance's ID, the beginning of one, or a node's ID)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("expires-in") && (expires <= 0 || expires > maxExpiry) {
+				return usage(cmd, "--expires-in is %v: it must be more than 0s and at most 366 days", expires)
+			}
 			c, err := a.client(cmd)
 			if err != nil {
 				return err
@@ -65,7 +74,7 @@ func (a *app) marking(m marking) *cobra.Command {
 			}
 			var before *holdings
 			if m.watch != nil && m.watch() {
-				if before, err = a.holdings(ctx, c, i.InstanceID); err != nil {
+				if before, err = a.holdings(ctx, c, i); err != nil {
 					return err
 				}
 			}
@@ -80,8 +89,10 @@ func (a *app) marking(m marking) *cobra.Command {
 			if m.after != nil {
 				return m.after(ctx, c, i, before)
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s: %s\n", i.InstanceID, past(m.verb))
-			return err
+			if m.marked != nil && !m.marked(i) {
+				return a.empty("%s: was not %s; nothing to undo.", shortID(i.InstanceID), m.mark)
+			}
+			return a.empty("%s: %s", shortID(i.InstanceID), past(m.verb))
 		},
 		ValidArgsFunction: a.completeInstances,
 	}
@@ -95,6 +106,9 @@ func (a *app) marking(m marking) *cobra.Command {
 	}
 	return cmd
 }
+
+// maxExpiry is the longest life of a mark.
+const maxExpiry = 366 * 24 * time.Hour
 
 func past(verb string) string {
 	return verb + "ed"

@@ -73,6 +73,8 @@ func (a *app) reading(r readCommand) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&a.output, "output", "o", "", "json prints the answer exactly as it came")
 	cmd.Flags().StringVar(&consistency, "consistency", "", "local (default), bounded:200ms or linearizable")
+	completeWords(cmd, "consistency", "local", "bounded:200ms", "linearizable")
+	completeWords(cmd, "output", "json")
 	if r.flags != nil {
 		r.flags(cmd)
 	}
@@ -81,17 +83,20 @@ func (a *app) reading(r readCommand) *cobra.Command {
 
 // quorum is an error when the node that was asked sees no quorum.
 func (a *app) quorum(ctx context.Context, c *api.Client) error {
+	_, err := a.revision(ctx, c)
+	return err
+}
+
+// revision is the revision of the node that is asked; an error when it sees no quorum.
+func (a *app) revision(ctx context.Context, c *api.Client) (uint64, error) {
 	var s api.Status
 	if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/status"}, &s); err != nil {
-		return err
+		return 0, err
 	}
 	if s.Quorum.OK {
-		return nil
+		return s.Revision, nil
 	}
-	if s.ClusterID == "" {
-		return fsm.Errorf(fsm.CodeNotReady, "%s", s.ReadyReason)
-	}
-	return fsm.Errorf(fsm.CodeNoQuorum, "%d of %d voters are alive, this is the copy of node %s at revision %d", s.Quorum.Alive, s.Quorum.Voters, s.NodeID, s.Revision)
+	return s.Revision, fsm.Errorf(fsm.CodeNoQuorum, "%d of %d voters are alive, this is the copy of node %s at revision %d", s.Quorum.Alive, s.Quorum.Voters, s.NodeID, s.Revision)
 }
 
 // empty says in words that a list is empty.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 
@@ -20,7 +21,7 @@ pass on. The lease that is revoked is the one that is held now: a later one of
 the same key is never hit.`,
 		Example: `  miwnode revoke mailer --reason "hangs since noon"
   miwnode revoke mailer --token 1099511627790`,
-		Args: nArgs(1, "KEY"),
+		Args: nArgs(1, "KEY"), ValidArgsFunction: a.completeKeys,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := a.client(cmd)
 			if err != nil {
@@ -47,6 +48,9 @@ the same key is never hit.`,
 				req.Token = page.Leases[0].Token
 			}
 			if _, err := a.call(ctx, c, api.Request{Method: "POST", Path: "/v1/leases/revoke", Body: req}, nil); err != nil {
+				if errors.Is(err, fsm.ErrStaleToken) {
+					return fmt.Errorf("%w; miwnode leases --key %s shows the present token", err, req.Key)
+				}
 				return err
 			}
 			_, err = fmt.Fprintf(a.stdout, "%s: token %d is revoked; its holder stops, at the latest when its session's TTL is over\n", req.Key, req.Token)

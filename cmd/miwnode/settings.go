@@ -38,7 +38,7 @@ var startSettings = []setting{
 	{"bind", text, "127.0.0.1:7400", "host:port to listen on, UDP and TCP"},
 	{"advertise", text, "", "host:port that peers are told (default: --bind's)"},
 	{"api", text, "127.0.0.1:7480", "host:port of the HTTP API; off leaves the unix socket only"},
-	{"join", list, "", "a member to join: host:port, DNS name with port, or srv:NAME (repeatable)"},
+	{"join", list, "", "a member to join: host:port (7400 without a port) of an address or a DNS name, or srv:NAME (repeatable)"},
 	{"bootstrap-expect", text, "", "nodes that found a new cluster together (default: 1 without --join)"},
 	{"voters", text, "5", "voting members to aim at: 1, 3, 5 or 7"},
 	{"zone", text, "", "failure domain of this node"},
@@ -93,6 +93,11 @@ func settingFlags(cmd *cobra.Command) {
 		case text:
 			cmd.Flags().String(s.name, s.value, use)
 		}
+	}
+	for name, words := range map[string][]string{
+		"log-level": {"debug", "info", "warn", "error"}, "log-format": {"text", "json"}, "voters": {"1", "3", "5", "7"},
+	} {
+		completeWords(cmd, name, words...)
 	}
 }
 

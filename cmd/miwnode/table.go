@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -49,7 +50,7 @@ func cell(v any) string {
 		if v.IsZero() {
 			return "-"
 		}
-		return v.UTC().Format("2006-01-02 15:04:05.000")
+		return v.UTC().Format("2006-01-02 15:04:05.000Z")
 	case time.Duration:
 		return short(v)
 	case map[string]string:
@@ -82,3 +83,10 @@ func count(n uint64, what string) string {
 	}
 	return fmt.Sprintf("%d %s", n, what)
 }
+
+// uuidTail is the random end of an instance's ID after its first eight digits.
+var uuidTail = regexp.MustCompile(`([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// shortID is the beginning of an instance's ID: enough for a person, and for the
+// commands that take one. JSON has it all.
+func shortID(id string) string { return uuidTail.ReplaceAllString(id, "$1") }
