@@ -23,7 +23,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "worker" {
 		os.Exit(jepsen.Worker(os.Args[2:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if binaryDir != "" {
+		os.RemoveAll(binaryDir)
+	}
+	os.Exit(code)
 }
 
 // reportDir is where the evidence of t goes.

@@ -36,12 +36,16 @@ type rig struct {
 	ctx    context.Context
 }
 
+// binaryDir is where binary has built; TestMain removes it.
+var binaryDir string
+
 // binary builds miwnode once for all tests of the process.
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "miw-bin-")
 	if err != nil {
 		return "", err
 	}
+	binaryDir = dir
 	bin := filepath.Join(dir, "miwnode")
 	out, err := exec.Command("go", "build", "-o", bin, "../cmd/miwnode").CombinedOutput()
 	if err != nil {

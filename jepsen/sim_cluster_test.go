@@ -3,7 +3,6 @@ package jepsen_test
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/jepsen"
 	"github.com/miwnode/miwnode/node"
@@ -256,80 +254,6 @@ func (l *simLife) over(r *jepsen.Recorder, how string) {
 	})
 }
 
-// singleton runs key's work under a Runner, as an application does.
-func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
-	run := coord.NewRunner(l.n, key, func(ctx context.Context, lease *coord.Lease) error {
-		return s.work.Do(ctx, l.proc, sn.name, key, lease.Token(), l.dead, lease.Valid)
-	}, func(c *coord.RunnerConfig) {
-		c.Stuck.Exit = func(int) {
-			s.exit(sn, l, key)
-		}
-	})
-	s.wg.Go(func() {
-		ctx, cancel := context.WithCancel(s.ctx)
-		defer cancel()
-		go func() {
-			select {
-			case <-l.dead:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-		for ctx.Err() == nil {
-			_ = run.Run(ctx) // a drain ends it; once that is taken back, it goes on
-			for l.n.Draining() && ctx.Err() == nil {
-				time.Sleep(100 * time.Millisecond)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-	})
-}
-
-// handles takes leases of keys by hand on one life of a node.
-func (s *simCluster) handles(sn *simNode, l *simLife, keys []string) {
-	s.wg.Go(func() {
-		s.work.Handles(s.ctx, l.n, l.proc, sn.name, keys, l.dead, func() { s.exit(sn, l, "a handle") })
-	})
-}
-
-// operator drains, cordons, revokes and transfers as the seed says.
-func (s *simCluster) operator(keys []string) *jepsen.Operator {
-	any := func() *simLife {
-		for _, name := range s.names {
-			if l := s.lifeOf(name); l != nil && l.n.ReadyErr() == nil && !s.paused(name) {
-				return l
-			}
-		}
-		return nil
-	}
-	return &jepsen.Operator{
-		R: s.r, Rng: rand.New(rand.NewPCG(uint64(s.cfg.seed), 0x6f70)), Keys: keys, Nodes: s.names,
-		Submit: func(ctx context.Context, op fsm.Op) error {
-			l := any()
-			if l == nil {
-				return fsm.ErrNotReady
-			}
-			r, err := l.n.Submit(ctx, op)
-			if err != nil {
-				return err
-			}
-			return fsm.ResultErr(r)
-		},
-		View: func() *fsm.View {
-			if l := any(); l != nil {
-				return l.n.View()
-			}
-			return nil
-		},
-		InstanceOf: func(name string) string {
-			if l := s.lifeOf(name); l != nil {
-				return l.n.InstanceID()
-			}
-			return ""
-		},
-	}
-}
-
 // exit is the end of a process whose work would not stop; as a supervisor
 // would, the cluster starts it again soon.
 func (s *simCluster) exit(sn *simNode, l *simLife, key string) {
@@ -483,72 +407,6 @@ func (s *simCluster) Suspend(name string, d time.Duration) { s.clock(name).Suspe
 
 // StepWall implements jepsen.Cluster.
 func (s *simCluster) StepWall(name string, d time.Duration) { s.clock(name).StepWall(d) }
-
-// follow reads the events of one life, going on where the node's earlier life
-// was, until it ends.
-func (s *simCluster) follow(sn *simNode, l *simLife) {
-	wake, stop := l.n.Watch(fsm.AllTopic)
-	defer stop()
-	resync := false
-	for {
-		s.mu.Lock()
-		since := s.last[sn.name]
-		s.mu.Unlock()
-		v := l.n.View()
-		events, ok := v.Events(since)
-		if !ok {
-			resync = true
-			since = v.OldestEvent()
-			events, _ = v.Events(since)
-		}
-		if v.Revision()%8 == 0 { // so that copies are often compared at one revision
-			s.sample(sn.name, l, v)
-		}
-		if !s.r.Dead(l.proc) {
-			for e := range events {
-				s.r.Event(jepsen.Event{
-					Revision: e.ID.Revision, Position: e.ID.Position, Type: e.Type.String(), Key: e.Key, Token: e.Token,
-					Reason: e.EndReason.String(), Instance: e.Who.InstanceID, Reader: sn.name, Resync: resync,
-				})
-				since, resync = e.ID, false
-			}
-			s.mu.Lock()
-			s.last[sn.name] = since
-			s.mu.Unlock()
-		}
-		select {
-		case <-wake:
-		case <-l.dead:
-			return
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
-// sampleEvery notes the state of a life's copy now and then.
-func (s *simCluster) sampleEvery(sn *simNode, l *simLife, d time.Duration) {
-	t := time.NewTicker(d)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-			s.sample(sn.name, l, l.n.View())
-		case <-l.dead:
-			return
-		case <-s.ctx.Done():
-			return
-		}
-	}
-}
-
-func (s *simCluster) sample(name string, l *simLife, v *fsm.View) uint64 {
-	h := v.Hash()
-	if v.Revision() > 0 && !s.r.Dead(l.proc) {
-		s.r.Sample(name, v.Revision(), hex.EncodeToString(h[:8]))
-	}
-	return v.Revision()
-}
 
 // ready waits until every node is ready; false: not within d.
 func (s *simCluster) ready(d time.Duration) bool {
