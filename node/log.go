@@ -42,6 +42,9 @@ func (l *raftLogger) level(level hclog.Level) slog.Level {
 // Log implements hclog.Logger.
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	to := l.level(level)
+	if msg == "failed to accept connection" {
+		to = slog.LevelDebug // at each stop: the transport under raft is closed first
+	}
 	if !l.log.Enabled(context.Background(), to) {
 		return
 	}

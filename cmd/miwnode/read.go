@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,6 +96,9 @@ func (a *app) revision(ctx context.Context, c *api.Client) (uint64, error) {
 	}
 	if s.Quorum.OK {
 		return s.Revision, nil
+	}
+	if s.ClusterID == "" {
+		return s.Revision, fsm.Errorf(fsm.CodeNotReady, "%s", strings.TrimPrefix(s.ReadyReason, "not_ready: "))
 	}
 	return s.Revision, fsm.Errorf(fsm.CodeNoQuorum, "%d of %d voters are alive, this is the copy of node %s at revision %d", s.Quorum.Alive, s.Quorum.Voters, s.NodeID, s.Revision)
 }
