@@ -152,8 +152,11 @@ func (t Timing) Validate() error {
 		bad("RenewInterval is %v: it must be shorter than SessionTTL (%v)", t.RenewInterval, t.SessionTTL)
 	}
 	if need := t.RenewInterval + t.Margin + t.StopBudget + 2*t.RaftTimeout; t.SessionTTL <= need {
-		bad("SessionTTL is %v: it must exceed RenewInterval + Margin + StopBudget + 2*RaftTimeout = %v; raise SessionTTL above that or lower RenewInterval to less than %v",
-			t.SessionTTL, need, max(0, t.SessionTTL-t.Margin-t.StopBudget-2*t.RaftTimeout))
+		or := "lower the others"
+		if most := t.SessionTTL - t.Margin - t.StopBudget - 2*t.RaftTimeout; most > 0 {
+			or = fmt.Sprintf("lower RenewInterval to less than %v", most)
+		}
+		bad("SessionTTL is %v: it must exceed RenewInterval + Margin + StopBudget + 2*RaftTimeout = %v; raise SessionTTL above that or %s", t.SessionTTL, need, or)
 	}
 	return errors.Join(errs...)
 }

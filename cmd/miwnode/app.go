@@ -131,6 +131,7 @@ func helpCommand() *cobra.Command {
 				return unknownCommand(cmd.Root(), strings.Join(args, " "))
 			}
 			at.InitDefaultHelpFlag()
+			at.InitDefaultVersionFlag()
 			return at.Help()
 		},
 	}

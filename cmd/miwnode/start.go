@@ -67,12 +67,19 @@ the group share them out, each workload to one node:
 				return s.print(a.stdout)
 			}
 			cfg, err := s.build(a.stderr)
+			if checkConfig {
+				err = errors.Join(err, cfg.commandless())
+			}
 			if err := errors.Join(fileErr, err); err != nil {
 				return &exitError{exitUsage, err}
 			}
 			if checkConfig {
-				_, err := fmt.Fprintln(a.stdout, "the configuration is good")
-				return err
+				for _, remark := range cfg.remarks() {
+					if err := a.empty("note: %s", remark); err != nil {
+						return err
+					}
+				}
+				return a.empty("the configuration is good")
 			}
 			return runNode(cmd.Context(), cfg)
 		},

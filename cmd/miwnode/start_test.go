@@ -73,7 +73,7 @@ func TestStart_CheckConfig(t *testing.T) {
 	for _, words := range [][]string{
 		{"line 1", `unknown setting "sesion-ttl"`},
 		{"line 2", "bind", "one value"},
-		{"--voters", "4", "1, 3, 5 or 7"},
+		{"miw.yaml: voters", "4", "1, 3, 5 or 7"},
 		{"miw.yaml: margin", `"x"`},
 		{"MIW_LOG_FORMAT", "xml"},
 		{"--kill-timeout", "0s"},
@@ -92,6 +92,11 @@ func TestStart_CheckConfig(t *testing.T) {
 			t.Errorf("no line with %v in\n%s", words, r.errOut)
 		}
 	}
+	c.run("start", "--check-config", "--drain-timeout", "-1s").ends(2).complains("--drain-timeout")
+	c.run("start", "--check-config", "--bootstrap-expect", "-1").ends(2).complains("--bootstrap-expect")
+	c.run("start", "--check-config", "--api", "127.0.0.1:7400").ends(2).complains("--api", "--bind")
+	c.run("start", "--check-config", "--singleton", "a=/nonexistent/cmd").ends(2).complains("--singleton a", "/nonexistent/cmd", "no such file")
+	c.run("start", "--check-config", "--bootstrap-expect", "3").ends(0).shows("note: --bootstrap-expect", "without --join", "good")
 	c.run("start", "--config", c.write("tabs.yaml", "a:\n\t- b"), "--check-config").ends(2).complains("--config", "no YAML")
 	c.run("start", "--config", c.write("list.yaml", "- a"), "--check-config").ends(2).complains("a map of settings")
 	c.run("start", "--config", c.write("twice.yaml", "zone: a\nzone: b"), "--check-config").ends(2).complains("zone")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -36,7 +38,7 @@ type singleton struct {
 // build turns settings into configurations and reports every fault at once,
 // each with the setting that it is about and where that came from.
 func (s settings) build(stderr io.Writer) (startConfig, error) {
-	b := &builder{settings: s}
+	b := &builder{settings: s, faulty: map[string]bool{}}
 	var c startConfig
 	c.log = b.logger(stderr)
 	c.node = node.Config{
@@ -61,18 +63,86 @@ func (s settings) build(stderr io.Writer) (startConfig, error) {
 	judged.Insecure = judged.Insecure || !secretsRead // that they are missing has been said
 	b.add(judged.Validate())
 	b.add(c.server.Validate())
+	if port(c.server.Listen) != "" && port(c.server.Listen) == port(cmpOr(c.node.Bind, node.DefaultBind)) {
+		b.fault("api", "is %s: that is the port of --bind (%s), give it another", c.server.Listen, c.node.Bind)
+	}
 	return c, errors.Join(b.errs...)
+}
+
+// port is the port of an address, "" if it has none or any will do.
+func port(addr string) string {
+	_, p, err := net.SplitHostPort(addr)
+	if err != nil || p == "0" {
+		return ""
+	}
+	return p
+}
+
+// remarks are what is no fault and yet may not be meant.
+func (c startConfig) remarks() (all []string) {
+	if expect := c.node.BootstrapExpect; expect > 1 {
+		if len(c.node.Join) == 0 {
+			all = append(all, fmt.Sprintf("--bootstrap-expect is %d without --join: this node finds nobody by itself, the others must name it", expect))
+		}
+		if expect%2 == 0 {
+			all = append(all, fmt.Sprintf("--bootstrap-expect is %d: an even number survives no more failures than %d", expect, expect-1))
+		}
+	}
+	for _, s := range c.singletons {
+		if strings.ContainsFunc(s.key, unicode.IsSpace) {
+			all = append(all, fmt.Sprintf("the key %q has a blank in it", s.key))
+		}
+	}
+	told := map[string]bool{}
+	for _, g := range c.groups {
+		for _, w := range g.workloads {
+			if err := unrunnable(w.argv); err != nil && !told[w.argv[0]] {
+				told[w.argv[0]] = true
+				all = append(all, fmt.Sprintf("%s: workload %s: %v", g.path, w.key, err))
+			}
+		}
+	}
+	return all
+}
+
+// commandless are the singletons whose command can't be run on this machine as it
+// is now.
+func (c startConfig) commandless() error {
+	var errs []error
+	for _, s := range c.singletons {
+		if err := unrunnable(s.argv); err != nil {
+			errs = append(errs, fmt.Errorf("--singleton %s: %w", s.key, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unrunnable tells why a command can't be run here.
+func unrunnable(argv []string) error {
+	if len(argv) == 0 {
+		return nil // that is told elsewhere
+	}
+	_, err := exec.LookPath(argv[0])
+	if err == nil || errors.Is(err, exec.ErrDot) {
+		return nil
+	}
+	if inner := (*exec.Error)(nil); errors.As(err, &inner) {
+		err = inner.Err
+	}
+	return fmt.Errorf("%s can't be run: %w", argv[0], err)
 }
 
 // builder collects faults.
 type builder struct {
 	settings settings
 	errs     []error
+	faulty   map[string]bool // settings of which a fault was found
 }
 
 func (b *builder) text(name string) string { return b.settings[name].text() }
 
 func (b *builder) fault(name, format string, args ...any) {
+	b.faulty[name] = true
 	b.errs = append(b.errs, fmt.Errorf("%s "+format, append([]any{b.settings[name].origin}, args...)...))
 }
 
@@ -87,18 +157,31 @@ var fieldNames = map[string]string{
 
 var fieldName = regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`)
 
-// add takes faults that name fields and names the flags instead.
+// add takes faults that name fields and names the settings instead: the first,
+// which it is about, by where its value came from. What was found faulty before
+// is not told twice.
 func (b *builder) add(err error) {
 	if err == nil {
 		return
 	}
 	for _, e := range flatten(err) {
-		b.errs = append(b.errs, errors.New(fieldName.ReplaceAllStringFunc(e.Error(), func(word string) string {
-			if name, ok := fieldNames[word]; ok {
-				return "--" + name
+		about := ""
+		text := fieldName.ReplaceAllStringFunc(e.Error(), func(word string) string {
+			name, ok := fieldNames[word]
+			switch {
+			case !ok:
+				return word
+			case about == "":
+				about = name
+				if r := b.settings[name]; r.origin != "default" {
+					return r.origin
+				}
 			}
-			return word
-		})))
+			return "--" + name
+		})
+		if !b.faulty[about] {
+			b.errs = append(b.errs, errors.New(text))
+		}
 	}
 }
 
@@ -107,6 +190,7 @@ func (b *builder) duration(name string) time.Duration {
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
 		b.fault(name, "is %q: it must be a positive duration such as 10s", s)
+		return 0
 	}
 	return d
 }
@@ -119,6 +203,7 @@ func (b *builder) number(name string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
 		b.fault(name, "is %q: it must be a whole number", s)
+		return 0
 	}
 	return n
 }
