@@ -31,7 +31,7 @@ func why(t *testing.T, w *coordtest.World, workload string) (lines []string) {
 	return lines
 }
 
-// Ensures that a placement is explained in every state of its workload.
+// Ensures that a placement is explained in every state of its workload; in a bubble.
 func TestWhy(t *testing.T) {
 	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
 		m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1", "w2", "w3", "w4"), Rebalance: coord.RebalanceGraceful})
