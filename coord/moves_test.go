@@ -96,7 +96,7 @@ func TestMoves_Limits(t *testing.T) {
 		Workloads: workloads("1", "2", "3", "4", "5", "6", "7", "8"), Current: []int{0, 0, 0, 0, 0, 1, 1, 2}, Can: func(i, w int) bool { return i != 2 || w > 4 },
 		Instances: []coord.InstanceInfo{joined("a", 1), {ID: "b", JoinedRevision: 2, Eligible: true, Capacity: 2}, joined("c", 3)},
 	}
-	now, later = coord.Moves(chain, must(t, coord.Sticky{}, chain), coord.MoveLimits{Most: 2})
+	now, _ = coord.Moves(chain, must(t, coord.Sticky{}, chain), coord.MoveLimits{Most: 2})
 	equalLines(t, told(chain, now),
 		"6: b → c, rebalance: b has 2 workloads, c has 1 workload",
 		"4: a → b, rebalance: a has 5 workloads, b has 1 workload",

@@ -13,7 +13,7 @@ import (
 
 // What goes on in one life of a simulated node: its work, and who watches it.
 
-// singleton runs key's work under a Runner, as an application does.
+// singleton runs key's work under a Runner, as an application does. It runs in a bubble.
 func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
 	run := coord.NewRunner(l.n, key, func(ctx context.Context, lease *coord.Lease) error {
 		return s.work.Do(ctx, l.proc, sn.name, key, lease.Token(), l.dead, lease.Valid)
