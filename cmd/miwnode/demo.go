@@ -239,6 +239,8 @@ func (d *demo) act(ctx context.Context, s script) error {
 			strike()
 		case <-d.commands:
 			switch {
+			case dead != nil && busy != nil:
+				d.say.line("%s is just coming back; press Enter again when it has caught up.", dead.name)
 			case dead != nil:
 				d.say.line("%s is down and comes back first: without two of three nodes there is no quorum, and nobody may work.", dead.name)
 			case busy != nil:

@@ -58,8 +58,8 @@ func (a *app) marking(m marking) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: m.verb + " INSTANCE", Short: m.short, Long: m.long, Example: m.example, Args: nArgs(1, "INSTANCE (an instance's ID, the beginning of one, or a node's ID)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if cmd.Flags().Changed("expires-in") && (expires <= 0 || expires > maxExpiry) {
-				return usage(cmd, "--expires-in is %v: it must be more than 0s and at most 366 days", expires)
+			if err := checkExpiry(cmd, expires); err != nil {
+				return err
 			}
 			c, err := a.client(cmd)
 			if err != nil {
@@ -109,6 +109,13 @@ func (a *app) marking(m marking) *cobra.Command {
 
 // maxExpiry is the longest life of a mark.
 const maxExpiry = 366 * 24 * time.Hour
+
+func checkExpiry(cmd *cobra.Command, d time.Duration) error {
+	if cmd.Flags().Changed("expires-in") && (d <= 0 || d > maxExpiry) {
+		return usage(cmd, "--expires-in is %v: it must be more than 0s and at most 366 days", d)
+	}
+	return nil
+}
 
 func past(verb string) string {
 	return verb + "ed"

@@ -81,6 +81,9 @@ func (a *app) steering(s steering) *cobra.Command {
 			if s.target && to == "" {
 				return usage(cmd, "--to is missing: name the instance, or its node")
 			}
+			if err := checkExpiry(cmd, expires); err != nil {
+				return err
+			}
 			c, err := a.client(cmd)
 			if err != nil {
 				return err
