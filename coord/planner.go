@@ -91,7 +91,7 @@ func newPlanner(c Cluster, group string, a Assigner, cfg Planning, log *slog.Log
 
 // runner is what queues for the lease: planning is singleton work like any other.
 func (p *planner) runner() *Runner {
-	cfg := RunnerConfig{Name: "planner of " + p.group, Logger: p.log, RestartDelay: -1}
+	cfg := RunnerConfig{Name: "planner of " + p.group, Logger: p.log, RestartDelay: -1, Backoff: Backoff{Max: 5 * time.Second}}
 	cfg.Drain.Resume = true
 	// A plan under a lost lease is refused by its token: one that takes long is
 	// no reason to end the process.
@@ -148,9 +148,12 @@ func (p *planner) work(ctx context.Context, l *Lease) error {
 	}
 }
 
-// leastPause is the least time between two looks at a group that changes all
-// the time; looks that take long are farther apart still.
-const leastPause = 20 * time.Millisecond
+// Least and most time between two looks at a group that changes all the time:
+// five times what a look takes, so that planning takes a sixth of a core at most.
+const (
+	leastPause = 20 * time.Millisecond
+	mostPause  = time.Second
+)
 
 // reign is the planning under one grant; one goroutine owns it.
 type reign struct {
@@ -189,7 +192,6 @@ func (t *reign) step(ctx context.Context) (next time.Time, err error) {
 	t.began = now.Add(-candidacy) // it is one now; when it ceases to be, it goes
 
 	next = t.plan(ctx, v, g, now)
-	t.lookAt = time.Now().Add(max(leastPause, 5*time.Since(now)))
 	if !next.IsZero() && next.Before(t.lookAt) {
 		next = t.lookAt
 	}
@@ -219,9 +221,11 @@ func (t *reign) plan(ctx context.Context, v *fsm.View, g *fsm.Group, now time.Ti
 		moves, later, err = d.moves(assigner, limits)
 	}
 	if err != nil {
+		t.lookAt = now.Add(leastPause)
 		t.faulty(ctx, err, now, g.Inputs)
 		return earliest(next, t.fault.until)
 	}
+	t.lookAt = time.Now().Add(min(max(leastPause, 5*time.Since(now)), mostPause))
 	t.well(ctx)
 	t.set(func(s *PlannerStatus) { s.Waiting, s.Later = len(d.waiting), len(later) })
 
@@ -460,7 +464,7 @@ func (p *patience) hold(w *fsm.Workload, d *draft) string {
 	}
 	if l := w.Last; l != nil && !l.Client && orphaned(l.Reason) && !back {
 		grace := p.cfg.RestartGrace
-		if s, live := p.view.NodeSession(l.NodeID); live && s.Revision >= l.Revision && !s.Draining() {
+		if s, live := p.view.NodeSession(l.NodeID); live && s.InstanceID != l.InstanceID && !s.Draining() {
 			grace = max(grace, returnGrace)
 		}
 		if grace > 0 && p.until(p.first(l.Revision).at.Add(grace)) {
