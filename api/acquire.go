@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/miwnode/miwnode/fsm"
@@ -15,6 +16,9 @@ func (c *call) acquire() (any, int, error) {
 	var req AcquireRequest
 	if err := decodeJSON(c.body, &req); err != nil {
 		return nil, 0, err
+	}
+	if strings.HasPrefix(req.Key, "miw/") {
+		return nil, 0, invalid("key %q: names that begin with miw/ are the product's own", req.Key)
 	}
 	if req.Wait < 0 || time.Duration(req.Wait) > maxTimeout {
 		return nil, 0, invalid("wait is %v: it must lie between 0s and %v", req.Wait, maxTimeout)

@@ -83,6 +83,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	if err != nil {
 		return nil, invalid("the body could not be read: %v", err)
 	}
+	w.Header().Del("Connection")
 	return b, nil
 }
 

@@ -176,6 +176,12 @@ var routes = []route{
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		// A refusal goes out before the body has been read, and the connection with
+		// it: net/http would first wait for the rest, from somebody who may send
+		// nothing more and has shown no token. readBody takes this back.
+		w.Header().Set("Connection", "close")
+	}
 	if h.allowedHost != nil && !h.allowedHost(r.Host) {
 		h.refuse(w, fsm.Errorf(fsm.CodePermissionDenied, "this address is not called %q; without a token it answers to loopback names only", r.Host), false)
 		return
