@@ -4,12 +4,12 @@ TOOL   := $(GO) tool -modfile=.ci/tools.mod
 PROTOS := fsm/fsmpb/fsm.proto node/nodepb/node.proto transport/transportpb/transport.proto
 SEEDS  ?= 10000
 
-.PHONY: help check fmt lint test race process soak fuzz golden proto bench build
+.PHONY: help check fmt lint test race sim process soak fuzz golden proto bench build
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t12
 
-check: lint race test ## everything that is fast: format, vet, staticcheck, tests with and without -race, simulated clusters
+check: lint race sim ## everything that is fast: format, vet, staticcheck, tests under the race detector, simulated clusters
 
 lint: ## format, go vet, staticcheck, tidy go.mod
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); test -z "$$out" || { echo "gofumpt would change (make fmt):"; echo "$$out"; exit 1; }
@@ -23,7 +23,10 @@ fmt: ## format the tree
 race: ## the fast tests under the race detector
 	$(GO) test -race -short ./...
 
-test: ## the fast tests, with all simulated seeds of a CI run
+sim: ## simulated clusters under faults: all seeds of a CI run, planted bugs, scenarios
+	$(GO) test -short ./jepsen
+
+test: ## the fast tests, without the race detector
 	$(GO) test -short ./...
 
 process: ## real processes: kill -9, SIGSTOP, rolling restarts, partitions in network namespaces
