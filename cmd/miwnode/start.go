@@ -94,6 +94,8 @@ the group share them out, each workload to one node:
 // runNode runs a node, its API, its singletons and its groups until a signal ends
 // it or the node can't go on. It returns at the end of the process.
 func runNode(ctx context.Context, cfg startConfig) error {
+	q := listen(os.Interrupt, syscall.SIGTERM) // from here on no signal ends the process by default
+	defer q.stop()
 	if err := guard.Available(); err != nil && len(cfg.singletons)+len(cfg.groups) > 0 {
 		return fmt.Errorf("--singleton and --group: %w: %w", node.ErrNoGuard, err)
 	}
@@ -114,7 +116,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	leaving := make(chan struct{})
-	go awaitSignals(ctx, cancel, log, leaving)
+	go awaitSignals(ctx, q, cancel, log, leaving)
 
 	apiCtx, stopAPI := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAPI()
@@ -151,9 +153,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 
 // awaitSignals begins the graceful leave with the first signal and ends the
 // process with the second: the guard then stops its commands.
-func awaitSignals(ctx context.Context, cancel context.CancelCauseFunc, log *slog.Logger, left <-chan struct{}) {
-	q := listen(os.Interrupt, syscall.SIGTERM)
-	defer q.stop()
+func awaitSignals(ctx context.Context, q *signalQueue, cancel context.CancelCauseFunc, log *slog.Logger, left <-chan struct{}) {
 	var first time.Time
 	select {
 	case s := <-q.ch:
@@ -180,4 +180,4 @@ func awaitSignals(ctx context.Context, cancel context.CancelCauseFunc, log *slog
 
 // sameSignal is how soon a repeat of a signal is the same one: timeout(1) and
 // others signal a process and then its group.
-const sameSignal = 500 * time.Millisecond
+const sameSignal = time.Second
