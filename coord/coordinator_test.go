@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,7 @@ type mate struct {
 	stop context.CancelFunc
 	done chan struct{}
 	err  error
+	dead atomic.Bool
 }
 
 // join adds an instance with a Coordinator of the team's group.
@@ -69,7 +71,12 @@ func (m *team) joinWith(name string, g coord.Group, options ...func(*coord.Coord
 
 func (m *team) coordinate(i *coordtest.Instance, name string, g coord.Group, options ...func(*coord.CoordinatorConfig)) *mate {
 	m.t.Helper()
+	a := &mate{Instance: i, name: name, done: make(chan struct{})}
 	co, err := coord.NewCoordinator(i, g, func(ctx context.Context, w coord.Workload, l *coord.Lease) error {
+		if a.dead.Load() { // nothing runs there any more, but for the test's own sake
+			<-ctx.Done()
+			return nil
+		}
 		defer m.watch.enter(name, l)()
 		if m.work != nil {
 			return m.work(ctx, name, w, l)
@@ -83,7 +90,7 @@ func (m *team) coordinate(i *coordtest.Instance, name string, g coord.Group, opt
 		m.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(m.t.Context())
-	a := &mate{Instance: i, name: name, co: co, stop: cancel, done: make(chan struct{})}
+	a.co, a.stop = co, cancel
 	go func() {
 		defer close(a.done)
 		a.err = co.Run(ctx)
@@ -101,6 +108,7 @@ func (a *mate) leave() error {
 
 // crash ends the process.
 func (m *team) crash(a *mate) {
+	a.dead.Store(true)
 	a.Crash()
 	m.watch.kill(a.name)
 }

@@ -41,6 +41,7 @@ func (s *shift) consider(v *fsm.View, workload string) {
 	case l != nil && l.SessionID == s.session.id:
 		switch {
 		case p != nil && (p.token != 0 || p.last == l.Token): // it is on the way in, or out
+		case s.session.ending.Err() != nil: // lost: its end, or the node, gives it back
 		case s.stopped:
 			s.decline(l)
 		default:

@@ -53,7 +53,6 @@ func (s *shift) run(ctx context.Context) {
 	s.log.Info("coordinator starts", slog.String("instance", s.c.InstanceID()), slog.Int("workloads", len(s.workloads)))
 	s.crew.Go(func() {
 		s.keepJoined(member)
-		s.leave(base)
 		s.tell(func() { s.left = true })
 	})
 
@@ -74,6 +73,11 @@ func (s *shift) run(ctx context.Context) {
 			s.stopped = true
 			s.stopping.Store(true)
 			finish() // first, so that what leaves may finish
+			for _, p := range s.posts {
+				if p.token == 0 {
+					s.close(p)
+				}
+			}
 			resign()
 		}
 	}
@@ -84,7 +88,7 @@ func (s *shift) run(ctx context.Context) {
 }
 
 // keepJoined is a member of the group, with one session after the other, until
-// ctx ends.
+// ctx ends; then it leaves.
 func (s *shift) keepJoined(ctx context.Context) {
 	failures := 0
 	for ctx.Err() == nil {
@@ -97,10 +101,16 @@ func (s *shift) keepJoined(ctx context.Context) {
 				s.tell(func() { s.attend(sess) })
 				<-asked.Done()
 				s.setJoined(false, "")
-			} else {
-				sess.leave()
 			}
 			asked.end()
+			if ctx.Err() != nil {
+				s.leave(ctx, id, sess.ending)
+			} else if sess.ending.Err() != nil {
+				s.crew.Go(func() { s.disown(ctx, id) })
+			}
+			if err != nil {
+				sess.leave()
+			}
 		}
 		if err == nil || ctx.Err() != nil {
 			continue
@@ -146,20 +156,42 @@ func (s *shift) join(ctx context.Context, session string) error {
 	}
 }
 
-// leave tells the group that this instance is no member any more. Where that
-// does not get through, the end of the session tells it.
-func (s *shift) leave(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
-	defer cancel()
-	g, ok := s.c.View().Group(s.group.Name)
-	if !ok {
-		return
-	}
-	if m, ok := g.Member(s.c.InstanceID()); ok {
-		if _, err := s.c.Submit(ctx, &fsm.LeaveGroup{Group: s.group.Name, SessionId: m.SessionID}); err != nil {
-			s.log.Warn("the group does not know yet that this instance leaves", slog.Any("error", err))
+// leave tells the group that this instance is no member any more, whatever the
+// copy says: an answer to the joining may have been lost. A member that runs
+// nothing would be granted its share again and again. So it goes on until that
+// gets through or the session is over; while the node closes, which ends the
+// session, not for long.
+func (s *shift) leave(ctx context.Context, session string, ending context.Context) {
+	asked := within(context.WithoutCancel(ctx), ending)
+	defer asked.end()
+	for first := true; asked.Err() == nil && (first || s.c.Trusted(session) > 0); first = false {
+		limit, cancel := context.WithTimeout(asked, releaseTimeout)
+		res, err := s.c.Submit(limit, &fsm.LeaveGroup{Group: s.group.Name, SessionId: session})
+		cancel()
+		if err == nil {
+			err = fsm.ResultErr(res)
+		}
+		switch fsm.CodeOf(err) {
+		case 0, fsm.CodeNotFound, fsm.CodeSessionExpired:
+			return
+		}
+		s.log.Warn("the group does not know yet that this instance leaves", slog.Any("error", err))
+		select {
+		case <-s.c.Closing():
+			return
+		default:
+			_ = pause(asked, s.c.RenewInterval()/4)
 		}
 	}
+}
+
+// disown tells the group that a session of this instance takes nothing more: it
+// is lost, but lives on while runs under it return, and what the group granted
+// it would be given up at once.
+func (s *shift) disown(ctx context.Context, session string) {
+	ctx, cancel := context.WithTimeout(ctx, MaxSessionTTL)
+	defer cancel()
+	_, _ = s.c.Submit(ctx, &fsm.LeaveGroup{Group: s.group.Name, SessionId: session}) // else its end says so
 }
 
 // attend serves the grants of a session from now on, nil: of none.

@@ -70,7 +70,8 @@ func (i *Instance) giveBack(k claimKey) {
 // giveBackLocked releases the grant to k, if there is one that nobody claims
 // for a second. World.mu is held.
 func (i *Instance) giveBackLocked(k claimKey) {
-	if i.slots.claimed(k) || i.w.closed || i.life.Err() != nil {
+	granted, there := i.machine.View().Lease(k.key)
+	if !there || granted.Holder != k.holder || granted.Who.InstanceID != i.InstanceID() || i.slots.claimed(k) || i.w.closed || i.life.Err() != nil {
 		return
 	}
 	var t *time.Timer
@@ -79,7 +80,7 @@ func (i *Instance) giveBackLocked(k claimKey) {
 		delete(i.w.timers, t)
 		i.w.mu.Unlock()
 		l, there := i.View().Lease(k.key)
-		if i.slots.claimed(k) || !there || l.Holder != k.holder || l.Who.InstanceID != i.InstanceID() {
+		if i.slots.claimed(k) || !there || l.Token != granted.Token || l.State == fsm.Barred {
 			return
 		}
 		ctx, cancel := context.WithTimeout(i.life, i.w.timing.Renew)
