@@ -133,7 +133,7 @@ func TestStart_Folder(t *testing.T) {
 // The second signal ends the process at once, whatever still runs.
 func TestStart_SecondSignal(t *testing.T) {
 	c := newCLI(t)
-	n := c.startNode("a", "--bind", "127.0.0.1:0", "--singleton", `stubborn=sh -c 'trap "" TERM; echo began; while :; do sleep 1; done'`)
+	n := c.startNode("a", "--bind", "127.0.0.1:0", "--singleton", `stubborn=sh -c 'trap "" TERM; echo be"gan"; while :; do sleep 1; done'`)
 	n.says("began")
 	n.signal(syscall.SIGTERM)
 	n.says("a second signal ends the process")
