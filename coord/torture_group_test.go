@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,11 +45,11 @@ func tortureGroup(t *testing.T, w *coordtest.World, rng *rand.Rand) {
 			}
 		})
 	}
-	calm := false
+	var calm atomic.Bool
 	m.work = func(ctx context.Context, _ string, _ coord.Workload, l *coord.Lease) error {
 		n := l.Token() * 7919
 		fails := time.After(time.Duration(n%40_000) * time.Millisecond)
-		if n%5 != 0 || calm {
+		if n%5 != 0 || calm.Load() {
 			fails = nil
 		}
 		select {
@@ -120,7 +121,7 @@ func tortureGroup(t *testing.T, w *coordtest.World, rng *rand.Rand) {
 		time.Sleep(time.Duration(rng.IntN(3000)) * time.Millisecond)
 	}
 
-	calm = true
+	calm.Store(true)
 	for _, x := range many(workloads) {
 		try(&fsm.SetPause{Group: "g", Workload: x.Key, By: "op"})
 		try(pinOf(x.Key, ""))
