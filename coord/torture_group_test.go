@@ -16,7 +16,6 @@ import (
 // Ensures, for many histories of joins, leaves, drains, crashes, cuts, failures,
 // moves, pins and pauses, that no workload ever runs twice at once, and that once
 // things calm down each has one owner and the load is even; in a bubble.
-// All of it runs in a bubble.
 func TestCoordinator_Torture(t *testing.T) {
 	for seed := range 60 / scale {
 		t.Run(fmt.Sprint("seed", seed), func(t *testing.T) {

@@ -403,7 +403,7 @@ func (s *State) tellKey(key string, g *group, note *Note) {
 	}
 }
 
-// tell asks the owner to stop; nobody comes after it for now.
+// tell asks the owner to stop and names no successor.
 func (s *State) tell(l *Lease, note *Note) {
 	if l.State == Revoked || l.State == Transferring && l.Note.To == "" {
 		return
