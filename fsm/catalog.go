@@ -19,6 +19,8 @@ type Spec struct {
 	DisplayName string
 	Weight      float64 // above 0
 	Labels      []Label // sorted by key
+
+	needs string // of a worker, see Worker.Needs
 }
 
 // Catalog is a set of declared workloads, named by the hash of its content. It
@@ -282,18 +284,27 @@ func specsOf(workloads []*WorkloadSpec) []Spec {
 	out := make([]Spec, len(workloads))
 	for i, w := range workloads {
 		out[i] = Spec{Key: w.GetKey(), DisplayName: w.GetDisplayName(), Weight: w.GetWeight()}
-		for _, l := range w.GetLabels() {
-			out[i].Labels = append(out[i].Labels, Label{l.GetKey(), l.GetValue()})
-		}
+		out[i].Labels = labelsFrom(w.GetLabels())
 	}
 	return out
 }
 
 // wire is the reverse of specsOf.
 func (s *Spec) wire() *WorkloadSpec {
-	w := &WorkloadSpec{Key: s.Key, DisplayName: s.DisplayName, Weight: s.Weight}
-	for _, l := range s.Labels {
-		w.Labels = append(w.Labels, &fsmpb.Label{Key: l.Key, Value: l.Value})
+	return &WorkloadSpec{Key: s.Key, DisplayName: s.DisplayName, Weight: s.Weight, Labels: wireLabels(s.Labels)}
+}
+
+func labelsFrom(wire []*fsmpb.Label) (out []Label) {
+	for _, l := range wire {
+		out = append(out, Label{l.GetKey(), l.GetValue()})
 	}
-	return w
+	return out
+}
+
+// wireLabels is the reverse of labelsFrom.
+func wireLabels(labels []Label) (out []*fsmpb.Label) {
+	for _, l := range labels {
+		out = append(out, &fsmpb.Label{Key: l.Key, Value: l.Value})
+	}
+	return out
 }

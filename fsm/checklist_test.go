@@ -257,6 +257,7 @@ func TestChecklist(t *testing.T) {
 		}
 	})
 	groupChecklist(t)
+	workerChecklist(t)
 }
 
 // Faults that users of such systems reported, as far as the state decides them.

@@ -15,7 +15,7 @@ import (
 func EncodeBatch(b *Batch) ([]byte, error) {
 	for _, p := range b.GetProposals() {
 		for _, c := range p.GetCommands() {
-			p.Version = max(p.Version, introduced(OpOf(c)))
+			p.Version = max(p.Version, Needs(OpOf(c)))
 		}
 	}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(b)
@@ -94,6 +94,29 @@ func neededVersion(data []byte) (need uint32) {
 		})
 	})
 	return need
+}
+
+// knownTo tells whether a binary that knows the state versions up to that one
+// could apply b.
+func knownTo(version uint32, b *Batch) error {
+	for _, p := range b.GetProposals() {
+		if p.Version > version {
+			return &VersionError{Need: p.Version, What: "commands of node " + p.NodeId, known: version}
+		}
+		for _, c := range p.GetCommands() {
+			var raised uint32
+			switch op := OpOf(c).(type) {
+			case *SetVersion:
+				raised = op.Version
+			case *InitCluster:
+				raised = op.Version
+			}
+			if raised > version {
+				return &VersionError{Need: raised, What: "the cluster is raised to it", known: version}
+			}
+		}
+	}
+	return nil
 }
 
 // eachField calls f for the fields of a message as far as it can be read; v of a

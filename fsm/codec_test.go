@@ -51,13 +51,30 @@ func wireOps() map[string]fsm.Op {
 		"record_job":     &fsm.RecordJob{Key: "j", LeaseKey: "g/a", Token: 1<<40 + 1, Outcome: "done", Detail: "12 rows", InstanceId: "h:1:u"},
 		"record_overlap": &fsm.RecordOverlap{Key: "g/a", TokenA: 1<<40 + 1, TokenB: 1<<40 + 2, InstanceA: "h:1:u", InstanceB: "h:2:u", CertainNs: 5, UncertaintyNs: 3, Term: 7},
 		"record_stuck":   &fsm.RecordStuck{Key: "g/a", Token: 1<<40 + 1, SessionId: "s1", Detail: "goroutine 1\n"},
+		"record_sleep":   &fsm.RecordSleep{Key: "g/a", Token: 1<<40 + 1, InstanceId: "h:1:u", SleptNs: 30 * second},
+		"delete_group":   &fsm.DeleteGroup{Group: "g", By: "ann"},
+
+		"create_worker": &fsm.CreateWorker{
+			WorkerId: workerID("x"), Name: "mailer", Runtime: "exec", Source: "https://x.example/mail", Sha256: strings.Repeat("0b", 32), Args: []string{"-v", ""},
+			Env: fsm.LabelsOf(map[string]string{"A": "1", "B": ""}), Config: []byte(`{"a":1}`), Tags: fsm.LabelsOf(map[string]string{"team": "mail"}),
+			Restart: "always", Start: true, By: "ann",
+		},
+		"start_worker":    &fsm.StartWorker{WorkerId: workerID("x"), Etag: 3, By: "ann"},
+		"stop_worker":     &fsm.StopWorker{WorkerId: workerID("x"), Etag: 3, By: "ann"},
+		"reload_worker":   &fsm.ReloadWorker{WorkerId: workerID("x"), Source: "./mail", Sha256: strings.Repeat("0b", 32), Etag: 3, By: "ann"},
+		"delete_worker":   &fsm.DeleteWorker{WorkerId: workerID("x"), Etag: 3, By: "ann"},
+		"set_worker_tags": &fsm.SetWorkerTags{WorkerId: workerID("x"), Tags: fsm.LabelsOf(map[string]string{"team": "mail"}), Etag: 3, By: "ann"},
+		"begin_load":      &fsm.BeginLoad{WorkerId: workerID("x"), Token: 1<<40 + 1},
+		"finish_load":     &fsm.FinishLoad{WorkerId: workerID("x"), Attempt: 2, Ok: true, Sha256: strings.Repeat("0b", 32), Size: 512, Tries: 3, ErrorType: "too_large", Message: "no"},
+		"finish_run":      &fsm.FinishRun{WorkerId: workerID("x"), Token: 1<<40 + 1, Ok: true, ErrorType: "exited", Message: "with 1", Attempt: 2},
 	}
 }
 
 // laterFields are commands of before with what was appended to them since.
 func laterFields() map[string]fsm.Op {
 	return map[string]fsm.Op{
-		"release_failure": &fsm.Release{Key: "k1", Token: 1<<40 + 1, SessionId: "s1", Failure: "no disk"},
+		"release_failure":     &fsm.Release{Key: "k1", Token: 1<<40 + 1, SessionId: "s1", Failure: "no disk"},
+		"join_group_runtimes": &fsm.JoinGroup{Group: "workers", SessionId: "s1", Runtimes: []string{"exec", "func:mail"}},
 	}
 }
 
@@ -180,18 +197,18 @@ func TestDecodeBatch_Strict(t *testing.T) {
 		want string
 		need uint32 // of the VersionError, 0 = none
 	}{
-		{"unknown in batch", varint(3, 1), "unknown field 3", 3},
-		{"unknown in proposal", field(1, varint(6, 1)), "unknown field 6", 3},
-		{"unknown in command", field(1, field(4, join(varint(4, 1), field(30, acquire)))), "unknown field 4", 3},
-		{"unknown op", op(99, nil), "unknown field 99", 3},
+		{"unknown in batch", varint(3, 1), "unknown field 3", 4},
+		{"unknown in proposal", field(1, varint(6, 1)), "unknown field 6", 4},
+		{"unknown in command", field(1, field(4, join(varint(4, 1), field(30, acquire)))), "unknown field 4", 4},
+		{"unknown op", op(99, nil), "unknown field 99", 4},
 		{"unknown op, version named", field(1, join(field(4, field(99, nil)), varint(5, 7))), "version 7", 7},
-		{"unknown in acquire", op(30, join(acquire, varint(77, 1))), "unknown field 77", 3},
-		{"unknown in cancel", op(31, varint(77, 1)), "unknown field 77", 3},
-		{"unknown in release", op(32, varint(77, 1)), "unknown field 77", 3},
-		{"unknown in revoke", op(34, varint(77, 1)), "unknown field 77", 3},
-		{"unknown in label", op(20, field(4, varint(77, 1))), "unknown field 77", 3},
-		{"another wire type", op(30, field(5, nil)), "unknown field 5", 3},
-		{"known commands, newer meaning", field(1, join(field(4, field(30, acquire)), varint(5, 3))), "version 3", 3},
+		{"unknown in acquire", op(30, join(acquire, varint(77, 1))), "unknown field 77", 4},
+		{"unknown in cancel", op(31, varint(77, 1)), "unknown field 77", 4},
+		{"unknown in release", op(32, varint(77, 1)), "unknown field 77", 4},
+		{"unknown in revoke", op(34, varint(77, 1)), "unknown field 77", 4},
+		{"unknown in label", op(20, field(4, varint(77, 1))), "unknown field 77", 4},
+		{"another wire type", op(30, field(5, nil)), "unknown field 5", 4},
+		{"known commands, newer meaning", field(1, join(field(4, field(30, acquire)), varint(5, 4))), "version 4", 4},
 		{"version beyond ours", op(11, varint(1, 4)), "version 4", 4},
 		{"cluster beyond ours", op(10, varint(2, 4)), "version 4", 4},
 		{"no op", field(1, field(4, varint(1, 5))), "without an op", 0},

@@ -4,7 +4,7 @@ import "github.com/miwnode/miwnode/fsm/fsmpb"
 
 // Version is the newest state version that this binary can apply. What may be
 // proposed is gated by the replicated version, see Cluster.Version.
-const Version uint32 = 2
+const Version uint32 = 3
 
 // The log: a Batch is one entry, a Proposal is what one boot of one node sent
 // together, a Command is one request of it. Field numbers only append.
@@ -49,6 +49,18 @@ type (
 	RecordJob     = fsmpb.RecordJob
 	RecordOverlap = fsmpb.RecordOverlap
 	RecordStuck   = fsmpb.RecordStuck
+	RecordSleep   = fsmpb.RecordSleep
+	DeleteGroup   = fsmpb.DeleteGroup
+
+	CreateWorker  = fsmpb.CreateWorker
+	StartWorker   = fsmpb.StartWorker
+	StopWorker    = fsmpb.StopWorker
+	ReloadWorker  = fsmpb.ReloadWorker
+	DeleteWorker  = fsmpb.DeleteWorker
+	SetWorkerTags = fsmpb.SetWorkerTags
+	BeginLoad     = fsmpb.BeginLoad
+	FinishLoad    = fsmpb.FinishLoad
+	FinishRun     = fsmpb.FinishRun
 )
 
 // Parts of the commands of groups.
@@ -140,6 +152,34 @@ func newGroupCommand(op Op) *Command {
 		return &Command{Op: &fsmpb.Command_RecordOverlap{RecordOverlap: op}}
 	case *RecordStuck:
 		return &Command{Op: &fsmpb.Command_RecordStuck{RecordStuck: op}}
+	case *RecordSleep:
+		return &Command{Op: &fsmpb.Command_RecordSleep{RecordSleep: op}}
+	case *DeleteGroup:
+		return &Command{Op: &fsmpb.Command_DeleteGroup{DeleteGroup: op}}
+	}
+	return newWorkerCommand(op)
+}
+
+func newWorkerCommand(op Op) *Command {
+	switch op := op.(type) {
+	case *CreateWorker:
+		return &Command{Op: &fsmpb.Command_CreateWorker{CreateWorker: op}}
+	case *StartWorker:
+		return &Command{Op: &fsmpb.Command_StartWorker{StartWorker: op}}
+	case *StopWorker:
+		return &Command{Op: &fsmpb.Command_StopWorker{StopWorker: op}}
+	case *ReloadWorker:
+		return &Command{Op: &fsmpb.Command_ReloadWorker{ReloadWorker: op}}
+	case *DeleteWorker:
+		return &Command{Op: &fsmpb.Command_DeleteWorker{DeleteWorker: op}}
+	case *SetWorkerTags:
+		return &Command{Op: &fsmpb.Command_SetWorkerTags{SetWorkerTags: op}}
+	case *BeginLoad:
+		return &Command{Op: &fsmpb.Command_BeginLoad{BeginLoad: op}}
+	case *FinishLoad:
+		return &Command{Op: &fsmpb.Command_FinishLoad{FinishLoad: op}}
+	case *FinishRun:
+		return &Command{Op: &fsmpb.Command_FinishRun{FinishRun: op}}
 	}
 	return &Command{}
 }
@@ -203,25 +243,56 @@ func OpOf(c *Command) Op {
 		return op.RecordOverlap
 	case *fsmpb.Command_RecordStuck:
 		return op.RecordStuck
+	case *fsmpb.Command_RecordSleep:
+		return op.RecordSleep
+	case *fsmpb.Command_DeleteGroup:
+		return op.DeleteGroup
+	case *fsmpb.Command_CreateWorker:
+		return op.CreateWorker
+	case *fsmpb.Command_StartWorker:
+		return op.StartWorker
+	case *fsmpb.Command_StopWorker:
+		return op.StopWorker
+	case *fsmpb.Command_ReloadWorker:
+		return op.ReloadWorker
+	case *fsmpb.Command_DeleteWorker:
+		return op.DeleteWorker
+	case *fsmpb.Command_SetWorkerTags:
+		return op.SetWorkerTags
+	case *fsmpb.Command_BeginLoad:
+		return op.BeginLoad
+	case *fsmpb.Command_FinishLoad:
+		return op.FinishLoad
+	case *fsmpb.Command_FinishRun:
+		return op.FinishRun
 	}
 	return nil
 }
 
-// introduced is the state version in which op, with what it says, came into the log.
-func introduced(op Op) uint32 {
+// Needs is the smallest state version in which op may be proposed: that in which
+// it, with what it says, came into the log.
+func Needs(op Op) uint32 {
 	switch op := op.(type) {
 	case *Release:
 		if op.Failure != "" {
 			return 2
 		}
 		return 1
+	case *JoinGroup:
+		if len(op.Runtimes) > 0 {
+			return 3
+		}
+		return 2
 	case *InitCluster, *SetVersion, *RecordLeader, *RecordMember,
 		*OpenSession, *CloseSession, *ExpireSession,
 		*Acquire, *CancelWait, *Transfer, *Revoke, *FreeRevoked, *LiftBar,
 		*MarkInstance:
 		return 1
-	case *PutCatalog, *PutGroup, *JoinGroup, *LeaveGroup, *PlanGroup, *MoveWorkload, *SetPin, *SetPause, *Prepared, *ForgetFailure, *RecordJob, *RecordOverlap, *RecordStuck:
+	case *PutCatalog, *PutGroup, *LeaveGroup, *PlanGroup, *MoveWorkload, *SetPin, *SetPause, *Prepared, *ForgetFailure, *RecordJob, *RecordOverlap, *RecordStuck:
 		return 2
+	case *DeleteGroup, *RecordSleep,
+		*CreateWorker, *StartWorker, *StopWorker, *ReloadWorker, *DeleteWorker, *SetWorkerTags, *BeginLoad, *FinishLoad, *FinishRun:
+		return 3
 	}
 	return Version + 1
 }

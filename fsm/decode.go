@@ -251,6 +251,17 @@ var newOp = map[protowire.Number]func() Op{
 	60: func() Op { return &RecordJob{} },
 	61: func() Op { return &RecordOverlap{} },
 	62: func() Op { return &RecordStuck{} },
+	63: func() Op { return &DeleteGroup{} },
+	70: func() Op { return &CreateWorker{} },
+	71: func() Op { return &StartWorker{} },
+	72: func() Op { return &StopWorker{} },
+	73: func() Op { return &ReloadWorker{} },
+	74: func() Op { return &DeleteWorker{} },
+	75: func() Op { return &SetWorkerTags{} },
+	76: func() Op { return &BeginLoad{} },
+	77: func() Op { return &FinishLoad{} },
+	78: func() Op { return &FinishRun{} },
+	80: func() Op { return &RecordSleep{} },
 }
 
 func decodeCold(op Op, r reader) (*Command, error) {

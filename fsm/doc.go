@@ -1,8 +1,7 @@
 // Package fsm is the replicated state of miwnode: sessions, instances, leases
-// with their queues, groups with their workloads, executions of jobs, what has
-// been answered, what has happened. It is pure: no
-// clock, no I/O, no goroutine. Machine makes it the finite state machine of
-// hashicorp/raft.
+// with their queues, groups with their workloads, workers, executions of jobs,
+// what has been answered, what has happened. It is pure: no clock, no I/O, no
+// goroutine. Machine makes it the finite state machine of hashicorp/raft.
 //
 // # Overview
 //
@@ -25,6 +24,9 @@
 //   - A workload of a group is granted only to a live member that declares it and
 //     neither drains nor is cordoned, while the group wants it and it is not
 //     paused; a plan counts only for the inputs that it was made for.
+//   - The outcome of a worker's load counts once, for the attempt that it names. A
+//     start that was asked for while it loads is never lost, and what was deleted
+//     never comes back.
 //   - A decision of a leader (expiry, freeing a revoked or barred key, clearing
 //     a mark) is refused under any term but the one it carries.
 //   - A command with a sequence number is applied once, however often it is

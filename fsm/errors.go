@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -174,6 +175,8 @@ type VersionError struct {
 	// Need is the smallest state version that would do, 0 if the bytes don't say.
 	Need uint32
 	What string
+
+	known uint32 // 0: Version
 }
 
 func (e *VersionError) Error() string {
@@ -181,5 +184,5 @@ func (e *VersionError) Error() string {
 	if e.Need != 0 {
 		need = fmt.Sprintf("version %d", e.Need)
 	}
-	return fmt.Sprintf("state version: %s; this binary knows up to version %d, %s is needed: start a newer miwnode on this data folder", e.What, Version, need)
+	return fmt.Sprintf("state version: %s; this binary knows up to version %d, %s is needed: start a newer miwnode on this data folder", e.What, cmp.Or(e.known, Version), need)
 }

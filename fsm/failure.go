@@ -38,8 +38,13 @@ func (s *State) runFailed(l *Lease, message string) {
 }
 
 // keeps reports whether notes of a workload are kept. Those of what nobody wants
-// now are too, to a bound: who declared it may come back.
-func (g *group) keeps(workload string) bool {
+// now are too, to a bound: who declared it may come back. Those of a worker are
+// kept as long as its record.
+func (s *State) keeps(g *group, workload string) bool {
+	if g.derived != nil {
+		_, known := s.workers.Get(workload)
+		return known
+	}
 	if g.states.Len() < 2*MaxWorkloads {
 		return true
 	}
@@ -48,7 +53,7 @@ func (g *group) keeps(workload string) bool {
 }
 
 func (s *State) hasFailed(g *group, workload, instanceID, message string) {
-	if !g.keeps(workload) {
+	if !s.keeps(g, workload) {
 		return
 	}
 	next := g.stateOf(workload)
@@ -62,7 +67,7 @@ func (s *State) hasFailed(g *group, workload, instanceID, message string) {
 
 // hadLast notes who had a workload, so that a planner can give it back.
 func (s *State) hadLast(g *group, workload string, l *Lease, reason EndReason) {
-	if !g.keeps(workload) {
+	if !s.keeps(g, workload) {
 		return
 	}
 	sess, live := s.sessions.Get(l.SessionID)

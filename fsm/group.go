@@ -68,7 +68,8 @@ type group struct {
 	members  *btree.Map[string, *Member]        // by the join order of their instances
 	states   *btree.Map[string, *workloadState] // by workload, only of those that have one
 	sources  []*source                          // the own catalog first, then the newest; replaced on change
-	wanted   int                                // workloads in sources
+	derived  *btree.Map[string, *Spec]          // of the workers that are to run; nil in any other group, which has sources
+	wanted   int                                // workloads in sources or derived
 	marked   int                                // states with a pin or pause
 	planners int                                // members that are embedded
 	epoch    uint64
@@ -111,12 +112,43 @@ func (t *sharding) copyFor(v *sharding) {
 
 // find returns a wanted workload.
 func (g *group) find(workload string) (*Spec, bool) {
+	if g.derived != nil {
+		return g.derived.Get(workload)
+	}
 	for _, src := range g.sources {
 		if spec, ok := src.Find(workload); ok {
 			return spec, true
 		}
 	}
 	return nil, false
+}
+
+// specOf returns a workload, with no more than its key if nobody wants it.
+func (g *group) specOf(workload string) *Spec {
+	if spec, wanted := g.find(workload); wanted {
+		return spec
+	}
+	return &Spec{Key: workload}
+}
+
+// specs yields the wanted workloads after the key after, in the order of their keys.
+func (g *group) specs(after string) iter.Seq[*Spec] {
+	if g.derived == nil {
+		return specs(g.sources, after)
+	}
+	return func(yield func(*Spec) bool) {
+		g.derived.Ascend(after, func(key string, spec *Spec) bool {
+			return key == after && after != "" || yield(spec)
+		})
+	}
+}
+
+// count counts the wanted workloads.
+func (g *group) count() int {
+	if g.derived != nil {
+		return g.derived.Len()
+	}
+	return countSpecs(g.sources)
 }
 
 // specs yields the workloads of sources after the key after, each once, in the
@@ -179,6 +211,9 @@ func (s *State) ownGroup(g *group) *group {
 	c := *g
 	c.epoch = s.epoch
 	c.members, c.states = c.members.IsoCopy(), c.states.IsoCopy()
+	if c.derived != nil {
+		c.derived = c.derived.IsoCopy()
+	}
 	s.groups.Set(c.Name, &c)
 	return &c
 }
@@ -248,27 +283,52 @@ func (s *State) roomForGroup() error {
 // takes the place of the one that has been without use for the longest time.
 func (s *State) makeGroup(name string) *group {
 	if s.groups.Len() >= MaxGroups {
-		unused := s.unusedGroup()
-		s.groups.Delete(unused.Name)
-		s.refer(unused.own(), -1)
-		s.touchGroup(unused)
+		s.dropGroup(s.unusedGroup())
 	}
 	g := &group{
-		GroupHead: GroupHead{Name: name, MadeRevision: s.cluster.revision, Planner: nobody},
+		GroupHead: GroupHead{Name: name, Settings: settingsOf(nil), MadeRevision: s.cluster.revision, Planner: nobody},
 		holder:    GroupHolder(name),
 		members:   newMap[*Member](),
 		states:    newMap[*workloadState](),
 		epoch:     s.epoch,
 	}
+	if name == WorkersGroup && s.cluster.version >= workersVersion {
+		g.derived = newMap[*Spec]()
+	}
 	s.groups.Set(name, g)
 	return g
+}
+
+// dropGroup forgets a group without members, whose leases are all free.
+func (s *State) dropGroup(g *group) {
+	s.groups.Delete(g.Name)
+	s.refer(g.own(), -1)
+	s.touchGroup(g)
+}
+
+// deleteGroup refuses while anybody may still run a workload of the group: who
+// has left it keeps what it has until it has stopped.
+func (s *State) deleteGroup(op *DeleteGroup) error {
+	g, err := s.group(op.Group)
+	if err != nil {
+		return err
+	}
+	if n := g.members.Len(); n > 0 {
+		return Errorf(CodeWrongState, "the group has members (%d): have them leave it first", n)
+	}
+	if s.holdsAny(g) {
+		return Errorf(CodeWrongState, "a workload of the group is still held: wait until it has stopped")
+	}
+	s.emit(Event{Type: EventGroupUpdated, Key: g.Name, Note: noteOf(op.By, "deleted", "")})
+	s.dropGroup(g)
+	return nil
 }
 
 // unusedGroup returns the group that has been without members, workloads and
 // marks for the longest time, nil if there is none.
 func (s *State) unusedGroup() (oldest *group) {
 	s.groups.Scan(func(_ string, g *group) bool {
-		unused := g.wanted == 0 && g.members.Len() == 0 && g.marked == 0
+		unused := g.wanted == 0 && g.members.Len() == 0 && g.marked == 0 && (g.derived == nil || s.workers.Len() == 0)
 		if unused && (oldest == nil || g.UpdatedRevision < oldest.UpdatedRevision) && !s.holdsAny(g) {
 			oldest = g
 		}
@@ -374,7 +434,7 @@ func (s *State) setSources(g *group, next []*source) {
 	if sameCatalogs(former, next) {
 		return
 	}
-	g.wanted = countSpecs(next)
+	g.wanted = g.count()
 	for _, src := range former {
 		if slices.ContainsFunc(next, func(n *source) bool { return n.Hash == src.Hash }) {
 			continue

@@ -139,6 +139,8 @@ func showGroups(v *fsm.View, out *strings.Builder) {
 				out.WriteString(" all")
 			case m.CatalogHash != "":
 				fmt.Fprintf(out, " catalog=%.4s", m.CatalogHash)
+			case m.Runtimes != nil:
+				fmt.Fprintf(out, " runtimes=%s", strings.Join(m.Runtimes, ","))
 			default:
 				fmt.Fprintf(out, " keys=%s", strings.Join(m.Keys, ","))
 			}
@@ -193,7 +195,7 @@ func parseGroupOp(w words, verb string) fsm.Op {
 	case "join":
 		op := &fsm.JoinGroup{
 			Group: group, SessionId: p["s"], CatalogHash: catalog(p["catalog"]), Keys: commas(p["keys"]), All: w.flags["all"],
-			Embedded: w.flags["embedded"], Prepares: w.flags["prepares"],
+			Runtimes: commas(p["runtimes"]), Embedded: w.flags["embedded"], Prepares: w.flags["prepares"],
 		}
 		if w.flags["embedded"] {
 			op.Settings = settings
@@ -234,11 +236,12 @@ func parseGroupOp(w words, verb string) fsm.Op {
 		return &fsm.RecordJob{Key: p["key"], LeaseKey: p["lease"], Token: w.token(), Outcome: p["outcome"], Detail: p["detail"], InstanceId: p["instance"]}
 	case "overlap":
 		return &fsm.RecordOverlap{Key: p["key"], TokenA: token(w.number("a", 0)), TokenB: token(w.number("b", 0)), InstanceA: p["ia"], InstanceB: p["ib"], CertainNs: w.ms("certain") * 1e6, UncertaintyNs: w.ms("unsure") * 1e6, Term: w.number("term", w.l.term)}
+	case "delete-group":
+		return &fsm.DeleteGroup{Group: group, By: p["by"]}
 	case "stuck":
 		return &fsm.RecordStuck{Key: p["key"], Token: w.token(), SessionId: p["s"], Detail: p["detail"]}
 	}
-	w.l.t.Fatalf("unknown verb %q", verb)
-	return nil
+	return parseWorkerOp(w, verb)
 }
 
 // checkGroups fails if what a view says of groups contradicts itself.

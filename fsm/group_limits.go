@@ -15,7 +15,7 @@ const (
 	MaxGroups       = 1_000
 	MaxWorkloads    = 10_000    // of a group, and of a catalog
 	MaxMembers      = 10_000    // of a group
-	MaxMemberKeys   = 1_000_000 // declared one by one, of all members together
+	MaxMemberKeys   = 1_000_000 // declared one by one, of all members together; runtimes too
 	MaxCatalogBytes = 16 << 20
 	MaxIdleCatalogs = 16        // that no group or member refers to
 	maxAllCatalogs  = 512 << 20 // bytes of all catalogs together
@@ -71,8 +71,12 @@ func checkGroupOp(op Op) error {
 			text("instance_a", op.InstanceA, 0, MaxIDBytes), text("instance_b", op.InstanceB, 0, MaxIDBytes))
 	case *RecordStuck:
 		return first(key(op.Key), number("token", op.Token), id("session_id", op.SessionId), lines("detail", op.Detail, MaxStuckBytes))
+	case *RecordSleep:
+		return checkRecordSleep(op)
+	case *DeleteGroup:
+		return first(groupName(op.Group), author(op.By, ""))
 	}
-	return invalid("op", "is unknown")
+	return checkWorkerOp(op)
 }
 
 // groupName checks the name of a group. It has no slash, so that the keys of two
@@ -202,13 +206,13 @@ func checkLabels(prefix string, labels []*fsmpb.Label) error {
 
 func checkJoinGroup(op *JoinGroup) error {
 	declared := 0
-	for _, set := range []bool{op.CatalogHash != "", len(op.Keys) > 0, op.All} {
+	for _, set := range []bool{op.CatalogHash != "", len(op.Keys) > 0, op.All, len(op.Runtimes) > 0} {
 		if set {
 			declared++
 		}
 	}
 	if declared != 1 {
-		return invalid("declaration", "must be one of a catalog, keys and all")
+		return invalid("declaration", "must be one of a catalog, keys, all and runtimes")
 	}
 	if x := op.Capacity; !(x >= 0) || math.IsInf(x, 0) {
 		return invalid("capacity", "is %v, must be finite and not below 0", x)
@@ -229,7 +233,7 @@ func checkJoinGroup(op *JoinGroup) error {
 	if size > maxPartBytes {
 		return invalid("workloads", "have %d bytes together, at most %d are allowed: declare all, or a catalog", size, maxPartBytes)
 	}
-	return first(groupName(op.Group), id("session_id", op.SessionId), optionalHash(op.CatalogHash), checkSettings(op.Settings))
+	return first(groupName(op.Group), id("session_id", op.SessionId), optionalHash(op.CatalogHash), checkRuntimes(op.Runtimes), checkSettings(op.Settings))
 }
 
 func checkPlanGroup(op *PlanGroup) error {

@@ -59,7 +59,7 @@ func TestGroupLimits(t *testing.T) {
 		{"without settings", put(func(o *fsm.PutGroup) { o.Settings = nil }), ""},
 
 		{"all", join(func(o *fsm.JoinGroup) {}), ""},
-		{"nothing declared", join(func(o *fsm.JoinGroup) { o.All = false }), "declaration must be one of a catalog, keys and all"},
+		{"nothing declared", join(func(o *fsm.JoinGroup) { o.All = false }), "declaration must be one of a catalog, keys, all and runtimes"},
 		{"two declarations", join(func(o *fsm.JoinGroup) { o.Keys = keys(1) }), "declaration must be one of"},
 		{"10,000 keys", join(func(o *fsm.JoinGroup) { o.All, o.Keys = false, keys(10_000) }), ""},
 		{"10,001 keys", join(func(o *fsm.JoinGroup) { o.All, o.Keys = false, keys(10_001) }), "workloads are 10001"},

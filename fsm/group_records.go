@@ -15,6 +15,7 @@ const (
 	recCatalog = 20
 	recGroup   = 21 // with its members and workloads between
 	recJob     = 24
+	recWorker  = 25
 )
 
 func (v *View) writeGroups(put func(*fsmpb.Record)) {
@@ -40,6 +41,10 @@ func (v *View) writeGroups(put func(*fsmpb.Record)) {
 	})
 	v.jobs.Scan(func(_ string, j *Job) bool {
 		put(&fsmpb.Record{Record: &fsmpb.Record_Job{Job: j.record()}})
+		return true
+	})
+	v.workers.Scan(func(_ string, w *Worker) bool {
+		put(&fsmpb.Record{Record: &fsmpb.Record_Worker{Worker: w.record()}})
 		return true
 	})
 }
@@ -107,6 +112,7 @@ func (m *Member) record() *fsmpb.MemberRecord {
 			CatalogHash: m.CatalogHash,
 			Keys:        m.Keys,
 			All:         m.All,
+			Runtimes:    m.Runtimes,
 			Capacity:    m.Capacity,
 			Embedded:    m.Embedded,
 			Prepares:    m.Prepares,
@@ -198,6 +204,8 @@ func (l *loader) addGroupRecord(rec *fsmpb.Record) error {
 		return l.workload(r.Workload)
 	case *fsmpb.Record_Job:
 		return l.job(r.Job)
+	case *fsmpb.Record_Worker:
+		return l.worker(r.Worker)
 	}
 	return fmt.Errorf("unknown record %T", rec.Record)
 }
@@ -239,6 +247,9 @@ func (l *loader) groupRecord(r *fsmpb.GroupRecord) error {
 		return errors.New("too many groups")
 	}
 	g := l.s.makeGroup(r.Name)
+	if g.derived != nil && (catalog != nil || r.Put) {
+		return errors.New("the group of the workers has a catalog")
+	}
 	g.GroupHead = l.headOf(r)
 	g.sources = g.sourcesWith(nil, 0, true, catalog, 1)
 	l.countRef(catalog)
@@ -273,11 +284,14 @@ func (l *loader) member(r *fsmpb.MemberRecord) error {
 	m := memberOf(r.Join, catalog)
 	m.SessionID, m.JoinedRevision, m.JoinedAt = sess.ID, r.JoinedRevision, r.JoinedAt
 	g := l.group
+	if (g.derived != nil) != (len(m.Runtimes) > 0) {
+		return errors.New("runtimes are what members of the group of the workers declare, and nobody else")
+	}
 	g.members.Set(joinOrder(sess.Opening), m)
 	g.planners += embedded(m)
 	g.sources = g.sourcesWith(nil, 0, false, catalog, 1)
 	l.countRef(catalog)
-	l.s.memberKeys += len(m.Keys)
+	l.s.memberKeys += m.listed()
 	sess.groups = append(sess.groups, g.Name) // groups come in order
 	return nil
 }
@@ -365,7 +379,7 @@ func (l *loader) finishGroups() (err error) {
 	}
 	s.groups.Scan(func(_ string, g *group) bool {
 		if err = fits(g.sources); err == nil {
-			g.wanted = countSpecs(g.sources)
+			g.wanted = g.count()
 		}
 		return err == nil
 	})

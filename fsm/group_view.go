@@ -134,7 +134,7 @@ func (g *Group) CanRun(instanceID, workload string) bool {
 		return false
 	}
 	m, ok := g.group.members.Get(joinOrder(s.Opening))
-	return ok && m.Declares(workload)
+	return ok && m.Declares(g.group.specOf(workload))
 }
 
 // Workload returns one wanted workload.
@@ -149,7 +149,7 @@ func (g *Group) Workload(key string) (Workload, bool) {
 // Workloads yields the wanted workloads after the key after, in the order of the keys.
 func (g *Group) Workloads(after string) iter.Seq[Workload] {
 	return func(yield func(Workload) bool) {
-		for spec := range specs(g.group.sources, after) {
+		for spec := range g.group.specs(after) {
 			if !yield(g.workload(spec)) {
 				return
 			}

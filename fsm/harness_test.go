@@ -119,6 +119,15 @@ func eventLine(e *fsm.Event) string {
 		}
 	}
 	add("%s", e.Key)
+	if w := e.Worker; w != nil {
+		s += fmt.Sprintf(" %s %s %v", w.Runtime, w.Name, w.State)
+		if w.StartRequested {
+			s += " start"
+		}
+		if w.Error != nil {
+			s += fmt.Sprintf(" error=%s(%s)", w.Error.Type, w.Error.Message)
+		}
+	}
 	if e.Token != 0 {
 		add("token=%s", tokenString(e.Token))
 	}
@@ -248,6 +257,7 @@ func checkInvariants(t testing.TB, v *fsm.View) {
 		}
 	}
 	checkGroups(t, v)
+	checkWorkers(t, v)
 }
 
 // checkQueues fails if a free key has a waiter that may run, or a waiter no session.

@@ -37,7 +37,17 @@ func (g *generator) plannerOp(name string) fsm.Op {
 // groupOp makes a command of groups or jobs in the same small world.
 func (g *generator) groupOp() fsm.Op {
 	t := g.twin
-	name, workload, s := pick(g, []string{"g", "g", "g", "g", "h"}), pick(g, []string{"w1", "w2", "w3", "w4"}), g.session()
+	workloads := []string{"w1", "w2", "w3", "w4"}
+	name := pick(g, []string{"g", "g", "g", "g", "h"})
+	if g.workers {
+		if g.r.IntN(2) == 0 {
+			return g.workerOp()
+		}
+		if name = pick(g, []string{"g", "workers", "workers"}); name == fsm.WorkersGroup && t.version >= 3 {
+			workloads = twinWorkerIDs
+		}
+	}
+	workload, s := pick(g, workloads), g.session()
 	key := fsm.WorkloadKey(name, workload)
 	hash := fsm.CatalogHash(specsOf(pick(g, twinCatalogs)...))
 	instance := "n1-1"
@@ -57,7 +67,7 @@ func (g *generator) groupOp() fsm.Op {
 	if op := g.plannerOp(name); op != nil {
 		return op
 	}
-	switch g.r.IntN(24) {
+	switch g.r.IntN(25) {
 	case 0:
 		_, puts, _ := fsm.NewCatalog(specsOf(pick(g, twinCatalogs)...))
 		return puts[0]
@@ -76,6 +86,9 @@ func (g *generator) groupOp() fsm.Op {
 		default:
 			op.All = true
 		}
+		if name == fsm.WorkersGroup && t.version >= 3 && g.r.IntN(20) != 0 {
+			op.Keys, op.CatalogHash, op.All, op.Runtimes = nil, "", false, pick(g, twinRuntimes)
+		}
 		return op
 	case 7:
 		return &fsm.LeaveGroup{Group: name, SessionId: s}
@@ -86,7 +99,7 @@ func (g *generator) groupOp() fsm.Op {
 		if tg := t.groups[name]; tg != nil && g.r.IntN(10) != 0 {
 			op.Inputs = max(1, tg.inputs)
 		}
-		for _, w := range []string{"w1", "w2", "w3", "w4"} {
+		for _, w := range workloads {
 			if s := t.sessions[g.memberOf(name)]; s != nil && s.open.InstanceId != "" && g.r.IntN(4) != 0 {
 				op.Assignments = append(op.Assignments, &fsm.Assignment{Workload: w, Instance: uint32(len(op.Instances))})
 				op.Instances = append(op.Instances, s.open.InstanceId)
@@ -115,6 +128,10 @@ func (g *generator) groupOp() fsm.Op {
 		return &fsm.ForgetFailure{Group: name, Workload: workload, Token: token, SessionId: s}
 	case 21:
 		return &fsm.RecordStuck{Key: key, Token: token, SessionId: s}
+	case 22:
+		return &fsm.DeleteGroup{Group: name}
+	case 23:
+		return &fsm.RecordSleep{Key: key, Token: token, InstanceId: instance, SleptNs: 30 * second}
 	}
 	return &fsm.RecordJob{Key: pick(g, []string{"j1", "j2"}), LeaseKey: key, Token: token, Outcome: pick(g, []string{"", "ok", "started", "started"})}
 }

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,9 @@ type generator struct {
 	// groups: half of the commands are of groups and jobs, and strangers want
 	// the keys of workloads.
 	groups bool
+	// workers: of the others half are of workers, and on the way the cluster is
+	// raised to the version that knows them.
+	workers bool
 }
 
 var (
@@ -32,7 +36,27 @@ var (
 func pick[T any](g *generator, from []T) T { return from[g.r.IntN(len(from))] }
 
 func newGenerator(seed uint64) *generator {
-	return &generator{r: rand.New(rand.NewPCG(seed, 1)), twin: newTwin(), boots: map[string]uint64{}, seq: map[string]uint64{}, groups: seed%2 == 1}
+	g := &generator{r: rand.New(rand.NewPCG(seed, 1)), twin: newTwin(), boots: map[string]uint64{}, seq: map[string]uint64{}}
+	g.groups, g.workers = seed%2 == 1, seed%4 == 3
+	g.twin.version = 1
+	switch {
+	case g.workers:
+		g.twin.version = 2
+	case g.groups:
+		g.twin.version = 3
+	}
+	return g
+}
+
+// keys are all that anybody may wait for.
+func (g *generator) keys() []string {
+	switch {
+	case g.workers:
+		return slices.Concat(twinGroupKeys, twinWorkerKeys)
+	case g.groups:
+		return twinGroupKeys
+	}
+	return twinKeys
 }
 
 func (g *generator) session() string { return pick(g, []string{"a", "b", "c", "d", "e"}) }
@@ -52,12 +76,9 @@ func (g *generator) termOf() uint64 {
 }
 
 func (g *generator) op() fsm.Op {
-	key, s := pick(g, twinKeys), g.session()
-	if g.groups {
-		if g.r.IntN(3) != 0 {
-			return g.groupOp()
-		}
-		key = pick(g, twinGroupKeys)
+	key, s := pick(g, g.keys()), g.session()
+	if g.groups && g.r.IntN(3) != 0 {
+		return g.groupOp()
 	}
 	holder := pick(g, []string{"", "", "h"})
 	ask := uint64(g.r.IntN(4))
@@ -90,6 +111,9 @@ func (g *generator) op() fsm.Op {
 	case 5, 6, 7, 8, 9, 10, 11, 12:
 		if g.groups { // few strangers, so that groups get their keys
 			key = pick(g, []string{"k1", "k1", "k1", "g/w1"})
+			if g.workers && g.r.IntN(2) == 0 {
+				key = fsm.LoadKey(pick(g, twinWorkerIDs))
+			}
 		}
 		return &fsm.Acquire{Key: key, SessionId: s, Holder: holder, Wait: g.r.IntN(3) != 0, LockDelayMs: int64(g.r.IntN(2)) * 1000, Ask: ask}
 	case 13, 14:
@@ -185,12 +209,11 @@ func compareTwin(t *testing.T, seed uint64, entries int) {
 	other := fsm.NewState() // never restored
 	replay(t, other, 1, 1, l.stamp, []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(&fsm.InitCluster{ClusterId: "c1", Version: 1})}}})
 	g.twin.index, g.twin.term, g.twin.lastSeen = 1, 2, l.stamp
-	keys := twinKeys
+	keys := g.keys()
 	if g.groups {
-		raise := &fsm.SetVersion{Version: 2}
+		raise := &fsm.SetVersion{Version: g.twin.version}
 		l.done(raise)
 		replay(t, other, l.index, l.term, l.stamp, []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(raise)}}})
-		keys = twinGroupKeys
 	}
 	type kept struct {
 		view *fsm.View
@@ -281,7 +304,17 @@ func twinEventLine(e *fsm.Event) string {
 	if e.Key != "" {
 		words = append(words, e.Key, fmt.Sprint(e.Token))
 	}
-	for _, w := range []string{e.Who.InstanceID, e.EndReason.String()} {
+	extra := []string{e.Who.InstanceID, e.EndReason.String()}
+	if w := e.Worker; w != nil {
+		extra = append(extra, w.State.String())
+		if w.StartRequested {
+			extra = append(extra, "start")
+		}
+		if w.Error != nil {
+			extra = append(extra, w.Error.Type)
+		}
+	}
+	for _, w := range extra {
 		if w != "" {
 			words = append(words, w)
 		}
@@ -318,13 +351,15 @@ func TestTwin_Coverage(t *testing.T) {
 		"group.planned", "group.updated", "job.recorded",
 		"workload.assigned", "workload.failed", "workload.kept", "workload.moved", "workload.paused", "workload.pinned",
 		"workload.preparing", "workload.resumed", "workload.stuck", "workload.unpinned",
+		"worker.created", "worker.loaded", "worker.load_failed", "worker.reloading", "worker.start_requested", "worker.start_withdrawn",
+		"worker.started", "worker.stopped", "worker.failed", "worker.deleted", "version.raised",
 	}
 	for _, w := range want {
 		if !seen[w] {
 			t.Errorf("the generator never makes %q", w)
 		}
 	}
-	for _, c := range []fsm.Code{fsm.CodeDone, fsm.CodeInvalidArgument, fsm.CodeNotFound, fsm.CodeLeaseHeld, fsm.CodeStaleToken, fsm.CodeDraining, fsm.CodeAlreadyExists, fsm.CodeWrongState, fsm.CodeSessionExpired} {
+	for _, c := range []fsm.Code{fsm.CodeDone, fsm.CodeInvalidArgument, fsm.CodeNotFound, fsm.CodeLeaseHeld, fsm.CodeStaleToken, fsm.CodeDraining, fsm.CodeAlreadyExists, fsm.CodeWrongState, fsm.CodeSessionExpired, fsm.CodeETagMismatch} {
 		if !codes[c] {
 			t.Errorf("the generator never meets %v", c)
 		}

@@ -44,9 +44,13 @@ const (
 	EndRestarted EndReason = 6
 	EndCrashed   EndReason = 7
 	EndOverlap   EndReason = 8 // in the ledger only: no end, but two runs that overlapped
+	EndSlept     EndReason = 9 // in the ledger only: no end, but the holder's machine slept
 )
 
-var endReasons = [...]string{"", "released", "expired", "revoked", "moved", "closed", "restarted", "crashed", "overlap"}
+var endReasons = [...]string{"", "released", "expired", "revoked", "moved", "closed", "restarted", "crashed", "overlap", "slept"}
+
+// ends tells whether r ended anything, or only notes something about a grant.
+func (r EndReason) ends() bool { return r != EndOverlap && r != EndSlept }
 
 // String returns the name that the HTTP contract uses, "" for none.
 func (r EndReason) String() string {

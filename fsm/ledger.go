@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// LedgerEntry is one grant of the ownership history, or (EndOverlap) the word of
-// the leader that the run of this grant overlapped with one of an earlier grant.
+// LedgerEntry is one grant of the ownership history, or a note about one: the word
+// of the leader that its run overlapped with one of an earlier grant (EndOverlap),
+// or of its holder that the machine slept (EndSlept).
 type LedgerEntry struct {
 	Key             string
 	Token           uint64
@@ -18,6 +19,9 @@ type LedgerEntry struct {
 	EndedRevision   uint64 // 0 = still open
 	EndReason       EndReason
 	Note            *Note // never nil
+	// Former is the token of the key's grant before this one; 0 when there was none
+	// or it has left the ring. It is computed when read.
+	Former uint64
 	// Gap is how long the key had belonged to nobody when it was granted, by
 	// stamps. It is computed when read, from the entry of the key's former grant;
 	// 0 when that has left the ring, and when one entry ended the former grant
@@ -82,7 +86,7 @@ func (v *View) withGaps(entries []*LedgerEntry) []*LedgerEntry {
 	for i, e := range entries {
 		c := *e
 		out[i] = &c
-		if c.EndReason != EndOverlap {
+		if c.EndReason.ends() {
 			open[c.Key] = append(open[c.Key], &c)
 		}
 	}
@@ -90,10 +94,11 @@ func (v *View) withGaps(entries []*LedgerEntry) []*LedgerEntry {
 		former := v.ledger.at(i)
 		waiting := open[former.Key]
 		n := len(waiting)
-		if former.EndReason == EndOverlap || n == 0 || waiting[n-1].Token <= former.Token {
+		if !former.EndReason.ends() || n == 0 || waiting[n-1].Token <= former.Token {
 			continue
 		}
 		e := waiting[n-1]
+		e.Former = former.Token
 		e.Gap = max(0, time.Duration(e.GrantedAt-former.EndedAt))
 		if n == 1 {
 			delete(open, former.Key)

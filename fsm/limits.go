@@ -52,8 +52,13 @@ const (
 // same again. It returns an Error of CodeInvalidArgument that names the field,
 // or of CodeWrongState if the version is too small.
 func Check(op Op, version uint32) error {
-	if need := introduced(op); need > version {
+	if need := Needs(op); need > version {
 		return Errorf(CodeWrongState, "the cluster is at state version %d, the command needs %d", version, need)
+	}
+	if version >= workersVersion {
+		if err := reserved(op); err != nil {
+			return err
+		}
 	}
 	return checkOp(op)
 }

@@ -169,11 +169,15 @@ func (l *loader) waiter(r *fsmpb.WaiterRecord) error {
 	} else if err := l.in(recWaiter, r.Key); err != nil {
 		return err
 	}
+	w := waiterOf(r)
 	sess, ok := l.s.sessions.Get(r.SessionId)
-	if !ok {
+	switch {
+	case ok:
+	case l.s.defects.DeadGrant:
+		sess = deadSession(w)
+	default:
 		return errSession
 	}
-	w := waiterOf(r)
 	w.Key, w.SessionID = l.key(r.Key), sess.ID
 	q := l.s.queue(w.Key)
 	q.waiters = append(q.waiters, w)
@@ -197,6 +201,9 @@ func (l *loader) result(r *fsmpb.SeqResult) error {
 	}
 	if n := len(l.client.results); n > 0 && l.client.results[n-1].seq >= r.Seq {
 		return errOrder
+	}
+	if l.s.defects.ResultsForgotten {
+		return nil
 	}
 	m := rememberedOf(r)
 	l.client.results = append(l.client.results, &m)
@@ -229,6 +236,9 @@ func (l *loader) keyed(r *fsmpb.KeyedRecord) error {
 func (l *loader) event(r *fsmpb.EventRecord) error {
 	if r.Type > 255 || !EventType(r.Type).known() || !knownReason(r.EndReason) {
 		return &VersionError{What: fmt.Sprintf("event type %d, reason %d", r.Type, r.EndReason)}
+	}
+	if w := r.Worker; w != nil && !knownState(w.State) {
+		return &VersionError{What: fmt.Sprintf("worker state %d", w.State)}
 	}
 	e := eventOf(r, l.identity(Identity{InstanceID: r.InstanceId, NodeID: r.NodeId, Name: r.Name}))
 	ring := &l.s.events
@@ -264,5 +274,7 @@ func (l *loader) finish() (*State, error) {
 	}
 	return l.s, nil
 }
+
+func knownState(s fsmpb.WorkerState) bool { return s > 0 && int(s) < len(workerStates) }
 
 func knownReason(r fsmpb.EndReason) bool { return r >= 0 && int(r) < len(endReasons) }

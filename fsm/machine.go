@@ -20,6 +20,9 @@ type MachineOptions struct {
 	// OnApplied is called for every entry once its View is published, by raft's
 	// apply goroutine, and must not block. The Outcome must not be changed.
 	OnApplied func(*Outcome)
+	// Version, if set, is the newest state version that the Machine knows, for
+	// tests of older binaries; 0 is Version, that of this one.
+	Version uint32
 	// Defects are planted bugs, none in production.
 	Defects Defects
 }
@@ -71,6 +74,9 @@ func (m *Machine) Apply(l *raft.Log) any {
 func (m *Machine) apply(l *raft.Log) (out *Outcome, err error) {
 	defer contain(&err)
 	b, err := DecodeBatch(l.Data)
+	if err == nil && m.options.Version != 0 {
+		err = knownTo(m.options.Version, b)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +160,9 @@ func (m *Machine) Restore(r io.ReadCloser) (err error) {
 	s, err := ReadSnapshot(bufio.NewReaderSize(r, 1<<16), WithDefects(m.options.Defects))
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)
+	}
+	if known := m.options.Version; known != 0 && s.cluster.version > known {
+		return fmt.Errorf("restore: %w", &VersionError{Need: s.cluster.version, What: "snapshot of a cluster raised to it", known: known})
 	}
 	m.state = s
 	m.view.Store(s.View())

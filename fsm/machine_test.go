@@ -58,20 +58,20 @@ func woken(ch <-chan struct{}) bool {
 // A Machine that meets what it can't apply halts: the copy is frozen, nothing
 // later is applied, and it says which version is needed.
 func TestMachine_Halt(t *testing.T) {
-	unknown := field(1, join(field(4, field(99, nil)), varint(5, 3)))
+	unknown := field(1, join(field(4, field(99, nil)), varint(5, 4)))
 	cases := []struct {
 		name  string
 		entry func(l *machineLog) *fsm.Outcome
 		want  string
 	}{
-		{"unknown command", func(l *machineLog) *fsm.Outcome { return l.data(unknown) }, "version 3 is needed"},
+		{"unknown command", func(l *machineLog) *fsm.Outcome { return l.data(unknown) }, "version 4 is needed"},
 		{"unknown field", func(l *machineLog) *fsm.Outcome {
 			return l.data(field(1, field(4, field(30, protowire.AppendVarint(protowire.AppendTag(nil, 40, protowire.VarintType), 1)))))
-		}, "version 3 is needed"},
+		}, "version 4 is needed"},
 		{"damaged entry", func(l *machineLog) *fsm.Outcome { return l.data([]byte{0x0a, 200}) }, "truncated"},
 		{"version raised beyond ours", func(l *machineLog) *fsm.Outcome {
-			return l.data(encode(t, &fsm.Proposal{Commands: []*fsm.Command{fsm.NewCommand(&fsm.SetVersion{Version: 3})}}))
-		}, "version 3 is needed"},
+			return l.data(encode(t, &fsm.Proposal{Commands: []*fsm.Command{fsm.NewCommand(&fsm.SetVersion{Version: 4})}}))
+		}, "version 4 is needed"},
 		{"index that runs back", func(l *machineLog) *fsm.Outcome {
 			l.index -= 2
 			return l.data(nil)

@@ -6,8 +6,9 @@ import "slices"
 type Member struct {
 	SessionID      string   // a secret
 	CatalogHash    string   // of the catalog that it declares; "" = Keys or All say what it runs
-	Keys           []string // sorted; nil = CatalogHash or All says it
+	Keys           []string // sorted; nil = one of the others says it
 	All            bool     // it runs whatever the group wants
+	Runtimes       []string // sorted; it runs the workers that need these, see Worker.Needs
 	Capacity       float64  // in weights; 0 = no limit
 	Embedded       bool     // a coordinator inside its process joined it: it can plan
 	Prepares       bool     // it wants to prepare before it takes over
@@ -18,21 +19,29 @@ type Member struct {
 }
 
 // Declares reports whether the member can run a workload, if the group wants it.
-func (m *Member) Declares(workload string) bool {
+func (m *Member) Declares(w *Spec) bool {
 	switch {
 	case m.All:
 		return true
+	case m.Runtimes != nil:
+		return m.Provides(w.needs)
 	case m.catalog != nil:
-		_, ok := m.catalog.Find(workload)
+		_, ok := m.catalog.Find(w.Key)
 		return ok
 	}
-	_, ok := slices.BinarySearch(m.Keys, workload)
+	_, ok := slices.BinarySearch(m.Keys, w.Key)
+	return ok
+}
+
+// Provides reports whether the member has what Worker.Needs names.
+func (m *Member) Provides(runtime string) bool {
+	_, ok := slices.BinarySearch(m.Runtimes, runtime)
 	return ok
 }
 
 // saysTheSame reports whether two joinings declare the same.
 func (m *Member) saysTheSame(o *Member) bool {
-	return m.CatalogHash == o.CatalogHash && slices.Equal(m.Keys, o.Keys) && m.All == o.All &&
+	return m.CatalogHash == o.CatalogHash && slices.Equal(m.Keys, o.Keys) && m.All == o.All && slices.Equal(m.Runtimes, o.Runtimes) &&
 		m.Capacity == o.Capacity && m.Embedded == o.Embedded && m.Prepares == o.Prepares
 }
 
@@ -42,6 +51,7 @@ func memberOf(op *JoinGroup, catalog *Catalog) *Member {
 		CatalogHash: op.CatalogHash,
 		Keys:        op.Keys,
 		All:         op.All,
+		Runtimes:    op.Runtimes,
 		Capacity:    op.Capacity,
 		Embedded:    op.Embedded,
 		Prepares:    op.Prepares,
@@ -65,7 +75,7 @@ func (s *State) joinGroup(op *JoinGroup) error {
 		return err
 	}
 	g, known := s.groups.Get(op.Group)
-	if !known && op.Settings == nil {
+	if !known && op.Settings == nil && len(op.Runtimes) == 0 {
 		return Errorf(CodeNotFound, "no group %s: put it first", op.Group)
 	}
 	next, former, rejoins := memberOf(op, catalog), noMember, false
@@ -81,7 +91,7 @@ func (s *State) joinGroup(op *JoinGroup) error {
 			return err
 		}
 	}
-	if s.memberKeys-len(former.Keys)+len(next.Keys) > MaxMemberKeys {
+	if s.memberKeys-former.listed()+next.listed() > MaxMemberKeys {
 		return Errorf(CodeOverloaded, "members declare %d keys one by one, no more are taken: declare all, or a catalog", s.memberKeys)
 	}
 	resets := op.Settings != nil && (!known || !g.Put && g.Settings != settingsOf(op.Settings))
@@ -119,7 +129,7 @@ func (s *State) putMember(g *group, sess *Session, former, next *Member) {
 	}
 	g.members.Set(joinOrder(sess.Opening), next)
 	g.planners += embedded(next) - embedded(former)
-	s.memberKeys += len(next.Keys) - len(former.Keys)
+	s.memberKeys += next.listed() - former.listed()
 	s.setSources(g, g.sourcesWith(former.catalog, -1, false, next.catalog, 1))
 	s.refer(former.catalog, -1)
 	if former == noMember {
@@ -128,11 +138,14 @@ func (s *State) putMember(g *group, sess *Session, former, next *Member) {
 		return
 	}
 	for _, l := range s.groupLeases(g, sess) {
-		if !next.Declares(workloadOf(l)) {
+		if !next.Declares(g.specOf(workloadOf(l))) {
 			s.tell(l, noteOf(ByGroup, "undeclared", ""))
 		}
 	}
 }
+
+// listed counts what the member declares one by one.
+func (m *Member) listed() int { return len(m.Keys) + len(m.Runtimes) }
 
 func embedded(m *Member) int {
 	if m.Embedded {
@@ -171,9 +184,15 @@ func (s *State) leaveGroup(op *LeaveGroup) error {
 	if err != nil {
 		return err
 	}
-	if _, member := g.memberOf(sess); !member {
-		return nil
+	if _, member := g.memberOf(sess); member {
+		s.leave(g, sess)
 	}
+	return nil
+}
+
+// leave takes a member that lives on out of a group, and asks it to stop what
+// it has of it.
+func (s *State) leave(g *group, sess *Session) {
 	sess = s.own(sess)
 	sess.groups = slices.DeleteFunc(slices.Clone(sess.groups), func(name string) bool { return name == g.Name })
 	s.takeOut(g, sess)
@@ -181,7 +200,6 @@ func (s *State) leaveGroup(op *LeaveGroup) error {
 		s.tell(l, noteOf(ByGroup, "left", ""))
 	}
 	s.notComing(sess, g.Name)
-	return nil
 }
 
 // takeOut takes a member out of a group.
@@ -189,7 +207,7 @@ func (s *State) takeOut(g *group, sess *Session) {
 	g = s.raise(g)
 	m, _ := g.members.Delete(joinOrder(sess.Opening))
 	g.planners -= embedded(m)
-	s.memberKeys -= len(m.Keys)
+	s.memberKeys -= m.listed()
 	s.refer(m.catalog, -1)
 	s.emit(Event{Type: EventGroupUpdated, Key: g.Name, Who: sess.Identity, Note: noteOf("", "left", "")})
 	s.setSources(g, g.sourcesWith(m.catalog, -1, false, nil, 0))

@@ -145,7 +145,7 @@ func (s *State) setPin(op *SetPin) error {
 		return Errorf(CodeWrongState, "the instance %s is no member of the group", op.InstanceId)
 	case !sess.eligible():
 		return Errorf(CodeWrongState, "the instance %s drains or is cordoned", op.InstanceId)
-	case !m.Declares(op.Workload):
+	case !m.Declares(g.specOf(op.Workload)):
 		return Errorf(CodeWrongState, "the instance %s doesn't declare %s", op.InstanceId, op.Workload)
 	}
 	next.pin = &Pin{

@@ -31,7 +31,7 @@ func (s *State) planGroup(op *PlanGroup, r *Result) error {
 	if planner, _ := s.sessions.Get(l.SessionID); !g.mayPlan(planner) {
 		return Errorf(CodeWrongState, "the instance %s can't plan for the group: it is no member with a planner", l.Who.InstanceID)
 	}
-	if op.Inputs != g.Inputs {
+	if op.Inputs != g.Inputs && !s.defects.StalePlan {
 		return Errorf(CodeWrongState, "the plan is for the inputs %d, but they are at %d: plan anew", op.Inputs, g.Inputs)
 	}
 	g = s.ownGroup(g)
@@ -112,10 +112,11 @@ func (s *State) mayRun(g *group, workload string, sess *Session) error {
 
 // grantable refuses a workload that a member may not have now.
 func (g *group) grantable(workload string, m *Member, sess *Session) error {
-	if _, wanted := g.find(workload); !wanted {
+	spec, wanted := g.find(workload)
+	if !wanted {
 		return Errorf(CodeNotFound, "the group doesn't want %s", workload)
 	}
-	if !m.Declares(workload) {
+	if !m.Declares(spec) {
 		return Errorf(CodeWrongState, "the instance %s doesn't declare %s", sess.InstanceID, workload)
 	}
 	if g.state(workload).pause != nil {
@@ -157,6 +158,10 @@ func (s *State) place(g *group, workload string, sess *Session, m *Member, p pla
 		// An owner that was asked to stop already can't be told to go on: it
 		// becomes its own successor.
 		s.changeLease(l, Transferring, p.named, EventLeaseTransferring)
+		if s.defects.MoveAtOnce {
+			l, _ = s.leases.Get(key)
+			s.giveUp(l)
+		}
 	}
 	s.touchGroup(g)
 	return true, nil
@@ -231,9 +236,11 @@ func (s *State) passOn(l *Lease, reason EndReason) bool {
 	workload := workloadOf(l)
 	s.nameSuccessor(l, "")
 	s.hadLast(g, workload, l, reason)
-	s.touchGroup(g)
+	if !s.defects.FreeUnseen {
+		s.touchGroup(g)
+	}
 	to := s.instance(l.Note.To)
-	if to == nil || s.mayRun(g, workload, to) != nil {
+	if to == nil || s.mayRun(g, workload, to) != nil && !s.defects.SuccessorUnseen {
 		return false
 	}
 	event := EventWorkloadMoved

@@ -140,8 +140,11 @@ func (s *State) popWaiter(key, successor string) (*Waiter, *Session) {
 	next := -1
 	var sess *Session
 	for i, w := range q.waiters {
-		ws, _ := s.sessions.Get(w.SessionID)
-		if !ws.eligible() {
+		ws, live := s.sessions.Get(w.SessionID)
+		if !live && s.defects.DeadGrant {
+			ws, live = deadSession(w), true
+		}
+		if !live || !ws.eligible() {
 			continue
 		}
 		named := successor != "" && ws.InstanceID == successor
@@ -166,4 +169,10 @@ func (s *State) popWaiter(key, successor string) (*Waiter, *Session) {
 	sess = s.own(sess)
 	sess.addWait(key, -1)
 	return w, sess
+}
+
+// deadSession is what a waiter's session was, for the planted defect that leaves
+// it its place.
+func deadSession(w *Waiter) *Session {
+	return &Session{Opening: &Opening{ID: w.SessionID, Identity: nobody, Client: true}}
 }

@@ -252,6 +252,7 @@ func (e *Event) fill(r *fsmpb.EventRecord) {
 	r.To = e.Note.To
 	r.At = e.At
 	r.Number = e.Note.Number
+	r.Worker = e.Worker.record()
 }
 
 func eventOf(r *fsmpb.EventRecord, who *Identity) Event {
@@ -268,6 +269,7 @@ func eventOf(r *fsmpb.EventRecord, who *Identity) Event {
 		Note:      note,
 		Type:      EventType(r.Type),
 		EndReason: EndReason(r.EndReason),
+		Worker:    workerNoteOf(r.Worker),
 	}
 }
 

@@ -281,6 +281,7 @@ func showState(v *fsm.View, keys map[string]bool, out *strings.Builder) {
 		}
 	}
 	showGroups(v, out)
+	showWorkers(v, out)
 }
 
 func showHistory(v *fsm.View, key string, out *strings.Builder) {

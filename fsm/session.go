@@ -294,7 +294,7 @@ func (s *State) endSession(sess *Session, reason EndReason) {
 		s.emit(Event{Type: EventInstanceLeft, Who: sess.Identity, EndReason: reason})
 		s.touch(topic{kind: topicInstance, name: sess.InstanceID})
 	}
-	if sess.waits != nil {
+	if sess.waits != nil && !s.defects.DeadGrant {
 		for _, key := range sess.waits.Keys() {
 			s.dequeue(key, func(w *Waiter) bool { return w.SessionID == sess.ID })
 		}

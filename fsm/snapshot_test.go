@@ -103,7 +103,7 @@ func TestSnapshot_EveryField(t *testing.T) {
 	data := snapshotBytes(t, l.state.View())
 	set := map[protoreflect.FullName]bool{}
 	all := map[protoreflect.FullName]bool{}
-	for _, data := range [][]byte{data, snapshotBytes(t, richLog(t).state.View()), snapshotBytes(t, richGroupLog(t).state.View())} {
+	for _, data := range [][]byte{data, snapshotBytes(t, richLog(t).state.View()), snapshotBytes(t, richGroupLog(t).state.View()), snapshotBytes(t, richWorkerLog(t).state.View())} {
 		for _, rec := range splitSnapshot(t, data) {
 			collectFields(rec.ProtoReflect(), set)
 		}
@@ -214,7 +214,7 @@ func TestSnapshot_Broken(t *testing.T) {
 		return &fsmpb.Record{Record: &fsmpb.Record_Event{Event: &fsmpb.EventRecord{Revision: revision, Position: 1, Type: kind}}}
 	}
 	result := &fsmpb.Record{Record: &fsmpb.Record_Result{Result: &fsmpb.SeqResult{Seq: 1, Result: &fsm.Result{}}}}
-	newer := &fsmpb.Record{Record: &fsmpb.Record_Cluster{Cluster: &fsmpb.ClusterRecord{ClusterId: "c", Version: 3}}}
+	newer := &fsmpb.Record{Record: &fsmpb.Record_Cluster{Cluster: &fsmpb.ClusterRecord{ClusterId: "c", Version: 4}}}
 	cases := []struct {
 		name    string
 		records []any
@@ -228,7 +228,7 @@ func TestSnapshot_Broken(t *testing.T) {
 		{"unknown record", []any{cluster, protowire.AppendBytes(protowire.AppendTag(nil, 14, protowire.BytesType), nil), end(2)}, "unknown field 14", true},
 		{"unknown field in a record", []any{cluster, join(marshal(t, session("a")), field(2, varint(99, 1))), end(2)}, "unknown field 99", true},
 		{"empty record", []any{cluster, []byte{}, end(2)}, "empty record", false},
-		{"newer cluster", []any{newer, end(1)}, "version 3", true},
+		{"newer cluster", []any{newer, end(1)}, "version 4", true},
 		{"session before cluster", []any{session("a"), cluster, end(2)}, "out of order", false},
 		{"second cluster", []any{cluster, cluster, end(2)}, "out of order", false},
 		{"same session twice", []any{cluster, session("a"), session("a"), end(3)}, "out of order", false},
@@ -417,6 +417,8 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add(data[headBytes:len(data)-32], true)
 	groups := snapshotBytes(f, richGroupLog(f).state.View())
 	f.Add(groups[headBytes:len(groups)-32], true)
+	workers := snapshotBytes(f, richWorkerLog(f).state.View())
+	f.Add(workers[headBytes:len(workers)-32], true)
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		bad := bytes.Clone(data[headBytes : len(data)-32])
@@ -436,8 +438,16 @@ func FuzzReadSnapshot(f *testing.F) {
 		v := s.View()
 		v.Hash()
 		v.History(fsm.HistoryQuery{})
+		apply := func(op fsm.Op) {
+			s.Apply(v.Revision()+1, 1, &fsm.Batch{Proposals: []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(op)}}}})
+		}
+		for w := range v.Workers("") {
+			apply(&fsm.FinishLoad{WorkerId: w.ID, Attempt: w.Attempt, Ok: true, Sha256: strings.Repeat("0b", 32)})
+			apply(&fsm.ReloadWorker{WorkerId: w.ID})
+			apply(&fsm.StopWorker{WorkerId: w.ID})
+		}
 		for sess := range v.Sessions() {
-			s.Apply(v.Revision()+1, 1, &fsm.Batch{Proposals: []*fsm.Proposal{{Commands: []*fsm.Command{fsm.NewCommand(&fsm.CloseSession{SessionId: sess.ID, Reason: fsm.CloseClosed})}}}})
+			apply(&fsm.CloseSession{SessionId: sess.ID, Reason: fsm.CloseClosed})
 		}
 		checkInvariants(t, s.View())
 	})

@@ -14,6 +14,14 @@ type Defects struct {
 	ReleaseByKey        bool // release doesn't look at the token
 	ExpiryWithoutTerm   bool // a leader's decision of an earlier reign is applied
 	TokenResetOnRestore bool // the token counter starts anew with a snapshot
+	MoveAtOnce          bool // a workload that is to move is granted before its owner has stopped
+	SuccessorUnseen     bool // a named successor gets what it was named for, drained or not
+	FreeUnseen          bool // what becomes free wakes no planner
+	ResultsForgotten    bool // a snapshot loses which commands were answered
+	DeadGrant           bool // a session that ends keeps its places in queues
+	StalePlan           bool // a plan is applied whatever has changed since it was made
+	LateLoad            bool // the outcome of a load is taken from whichever attempt comes
+	LostStart           bool // the outcome of a load doesn't look at what was asked for meanwhile
 }
 
 // tables is all that is replicated. State changes it, View is a copy of it.
@@ -32,6 +40,7 @@ type tables struct {
 	ledger    ring[LedgerEntry]
 	sharding
 	jobTables
+	workerTables
 }
 
 // cluster is the one record of the cluster as a whole.
@@ -112,6 +121,7 @@ func (s *State) View() *View {
 	v.keyed.byKey = *s.keyed.byKey.IsoCopy()
 	s.sharding.copyFor(&v.sharding)
 	s.jobTables.copyFor(&v.jobTables)
+	s.workerTables.copyFor(&v.workerTables)
 	return v
 }
 
@@ -259,6 +269,34 @@ func (s *State) dispatchGroup(op Op, r *Result) error {
 		return s.recordOverlap(op)
 	case *RecordStuck:
 		return s.recordStuck(op)
+	case *RecordSleep:
+		return s.recordSleep(op)
+	case *DeleteGroup:
+		return s.deleteGroup(op)
+	}
+	return s.dispatchWorker(op, r)
+}
+
+func (s *State) dispatchWorker(op Op, r *Result) error {
+	switch op := op.(type) {
+	case *CreateWorker:
+		return s.createWorker(op, r)
+	case *StartWorker:
+		return s.startWorker(op, r)
+	case *StopWorker:
+		return s.stopWorker(op, r)
+	case *ReloadWorker:
+		return s.reloadWorker(op, r)
+	case *DeleteWorker:
+		return s.deleteWorker(op, r)
+	case *SetWorkerTags:
+		return s.setWorkerTags(op, r)
+	case *BeginLoad:
+		return s.beginLoad(op, r)
+	case *FinishLoad:
+		return s.finishLoad(op, r)
+	case *FinishRun:
+		return s.finishRun(op, r)
 	}
 	return Errorf(CodeInternal, "no rule for %T", op)
 }
@@ -289,6 +327,9 @@ func (s *State) initCluster(op *InitCluster) error {
 func (s *State) setVersion(op *SetVersion) error {
 	if op.Version <= s.cluster.version {
 		return Errorf(CodeWrongState, "the cluster is at state version %d already", s.cluster.version)
+	}
+	if s.cluster.version < workersVersion && op.Version >= workersVersion {
+		s.reserveWorkers()
 	}
 	s.cluster.version = op.Version
 	s.emit(Event{Type: EventVersionRaised, Note: &Note{Number: uint64(op.Version)}})
@@ -333,8 +374,11 @@ func (s *State) nextToken() uint64 {
 		s.cluster.generation++
 		s.cluster.counter = 1
 	}
-	return s.cluster.generation<<tokenBits + s.cluster.counter
+	return s.lastToken()
 }
+
+// lastToken returns the newest token.
+func (s *State) lastToken() uint64 { return s.cluster.generation<<tokenBits + s.cluster.counter }
 
 const tokenBits = 40
 

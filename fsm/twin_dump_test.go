@@ -32,6 +32,7 @@ func (t *twin) dump() (out []string) {
 		}
 	}
 	out = append(out, t.dumpGroups()...)
+	out = append(out, t.dumpWorkers()...)
 	return append(out, slices.Sorted(slices.Values(t.ledger))...)
 }
 
@@ -58,6 +59,7 @@ func dumpView(v *fsm.View, keys []string) (out []string) {
 		}
 	}
 	out = append(out, dumpGroups(v)...)
+	out = append(out, dumpWorkers(v)...)
 	entries := v.History(fsm.HistoryQuery{Limit: 1 << 30})
 	var ledger []string
 	for _, e := range entries {

@@ -34,17 +34,6 @@ type twinNotes struct {
 	last           string
 }
 
-type twinJob struct {
-	total uint64
-	owner string
-	runs  []twinRun
-}
-
-type twinRun struct {
-	token             uint64
-	instance, outcome string
-}
-
 func newTwinGroups() twinGroups {
 	return twinGroups{catalogs: map[string][]string{}, groups: map[string]*twinGroup{}, jobs: map[string]*twinJob{}}
 }
@@ -92,10 +81,16 @@ func (t *twin) runGroup(op fsm.Op) *twinAnswer {
 			t.emit("workload.stuck %s %d %s", l.key, l.token, l.instance)
 		}
 		return twinDone
+	case *fsm.RecordSleep:
+		t.ledger = append(t.ledger, fmt.Sprintf("%s %d %s %d-%d slept", op.Key, op.Token, op.InstanceId, t.index, t.index))
+		t.emit("lease.slept %s %d %s", op.Key, op.Token, op.InstanceId)
+		return twinDone
 	case *fsm.RecordJob:
 		return t.recordJob(op)
+	case *fsm.DeleteGroup:
+		return t.deleteGroup(op)
 	}
-	panic(fmt.Sprintf("twin: %T", op))
+	return t.runWorker(op)
 }
 
 // ownLease finds the lease that a session has under a token, or the refusal.
@@ -121,6 +116,15 @@ func (g *twinGroup) note(workload string) *twinNotes {
 
 // wanted is the sorted union of the group's catalog and those of its members.
 func (t *twin) wanted(g *twinGroup) (out []string) {
+	if g.name == "workers" && t.version >= 3 {
+		for id, w := range t.workers {
+			if w.wanted() {
+				out = append(out, id)
+			}
+		}
+		slices.Sort(out)
+		return out
+	}
 	out = append(out, t.catalogs[g.catalog]...)
 	for _, m := range g.members {
 		out = append(out, t.catalogs[m.CatalogHash]...)
@@ -134,6 +138,10 @@ func (t *twin) wants(g *twinGroup, workload string) bool {
 }
 
 func (t *twin) declares(m *fsm.JoinGroup, workload string) bool {
+	if len(m.Runtimes) > 0 {
+		w := t.workers[workload]
+		return w.wanted() && slices.Contains(m.Runtimes, w.needs())
+	}
 	return m.All || slices.Contains(m.Keys, workload) || slices.Contains(t.catalogs[m.CatalogHash], workload)
 }
 
@@ -163,7 +171,7 @@ func (t *twin) change(l *twinLease, state, by, to, event string) {
 func twinAssigner(s *fsm.GroupSettings) string { return cmp.Or(s.GetAssigner(), "sticky") }
 
 func (t *twin) newGroup(name string) *twinGroup {
-	t.groups[name] = &twinGroup{name: name, members: map[string]*fsm.JoinGroup{}, notes: map[string]*twinNotes{}}
+	t.groups[name] = &twinGroup{name: name, assigner: "sticky", members: map[string]*fsm.JoinGroup{}, notes: map[string]*twinNotes{}}
 	return t.groups[name]
 }
 
@@ -184,6 +192,24 @@ func (t *twin) putGroup(op *fsm.PutGroup) *twinAnswer {
 	return twinDone
 }
 
+func (t *twin) deleteGroup(op *fsm.DeleteGroup) *twinAnswer {
+	g := t.groups[op.Group]
+	if g == nil {
+		return refusal(fsm.CodeNotFound)
+	}
+	if len(g.members) > 0 {
+		return refusal(fsm.CodeWrongState)
+	}
+	for _, l := range t.leases {
+		if l.group == g.name {
+			return refusal(fsm.CodeWrongState)
+		}
+	}
+	t.emit("group.updated %s 0", g.name)
+	delete(t.groups, g.name)
+	return twinDone
+}
+
 func (t *twin) joinGroup(op *fsm.JoinGroup) *twinAnswer {
 	s, g := t.sessions[op.SessionId], t.groups[op.Group]
 	switch {
@@ -191,7 +217,7 @@ func (t *twin) joinGroup(op *fsm.JoinGroup) *twinAnswer {
 		return refusal(fsm.CodeSessionExpired)
 	case s.open.InstanceId == "":
 		return refusal(fsm.CodeWrongState)
-	case op.CatalogHash != "" && t.catalogs[op.CatalogHash] == nil, g == nil && op.Settings == nil:
+	case op.CatalogHash != "" && t.catalogs[op.CatalogHash] == nil, g == nil && op.Settings == nil && len(op.Runtimes) == 0:
 		return refusal(fsm.CodeNotFound)
 	}
 	resets := op.Settings != nil && (g == nil || !g.put && g.assigner != twinAssigner(op.Settings))
@@ -199,7 +225,7 @@ func (t *twin) joinGroup(op *fsm.JoinGroup) *twinAnswer {
 		g = t.newGroup(op.Group)
 	}
 	former := g.members[op.SessionId]
-	if former != nil && !resets && former.CatalogHash == op.CatalogHash && slices.Equal(former.Keys, op.Keys) &&
+	if former != nil && !resets && former.CatalogHash == op.CatalogHash && slices.Equal(former.Keys, op.Keys) && slices.Equal(former.Runtimes, op.Runtimes) &&
 		former.All == op.All && former.Embedded == op.Embedded && former.Prepares == op.Prepares {
 		return twinDone
 	}
@@ -430,6 +456,9 @@ func (t *twin) prepared(op *fsm.Prepared) *twinAnswer {
 }
 
 func (t *twin) failed(g *twinGroup, workload, instance string) {
+	if !t.keeps(g, workload) {
+		return
+	}
 	n := g.note(workload)
 	n.failed = instance
 	n.failures++
@@ -441,7 +470,9 @@ func (t *twin) passOn(l *twinLease, reason string) bool {
 		return false
 	}
 	g := t.groups[l.group]
-	g.note(l.workload()).last = l.instance + "," + reason
+	if t.keeps(g, l.workload()) {
+		g.note(l.workload()).last = l.instance + "," + reason
+	}
 	s := t.sessions[t.instance(l.to)]
 	if s == nil || t.grantable(g, l.workload(), s) != fsm.CodeDone {
 		return false

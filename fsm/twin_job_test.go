@@ -8,6 +8,17 @@ import (
 	"github.com/miwnode/miwnode/fsm"
 )
 
+type twinJob struct {
+	total uint64
+	owner string
+	runs  []twinRun
+}
+
+type twinRun struct {
+	token             uint64
+	instance, outcome string
+}
+
 func (t *twin) recordJob(op *fsm.RecordJob) *twinAnswer {
 	run := twinRun{token: op.Token, instance: op.InstanceId, outcome: cmp.Or(op.Outcome, "done")}
 	if op.Token != 0 {

@@ -25,7 +25,9 @@ type twin struct {
 	keyed           []*twinKeyed
 	events          []string
 	ledger          []string
+	version         uint32
 	twinGroups
+	workers map[string]*twinWorker
 }
 
 type twinSession struct {
@@ -78,6 +80,7 @@ func newTwin() *twin {
 		clients:  map[string]*twinClient{},
 
 		twinGroups: newTwinGroups(),
+		workers:    map[string]*twinWorker{},
 	}
 }
 
@@ -192,7 +195,12 @@ func (t *twin) emit(format string, args ...any) {
 }
 
 func (t *twin) run(op fsm.Op) *twinAnswer {
+	if a := t.gate(op); a != nil {
+		return a
+	}
 	switch op := op.(type) {
+	case *fsm.SetVersion:
+		return t.setVersion(op)
 	case *fsm.OpenSession:
 		return t.open(op)
 	case *fsm.CloseSession:

@@ -19,6 +19,7 @@ const (
 	instancePrefix = "instance/"
 	groupPrefix    = "group/"
 	jobPrefix      = "job/"
+	workerPrefix   = "worker/"
 )
 
 // GroupsTopic is woken when any group changes.
@@ -27,6 +28,12 @@ const GroupsTopic = "groups"
 // GroupTopic is woken when the group's inputs are raised, when it was planned,
 // and when a workload of it fails, is moved or becomes free.
 func GroupTopic(name string) string { return groupPrefix + name }
+
+// WorkersTopic is woken when the record of any worker changes.
+const WorkersTopic = "workers"
+
+// WorkerTopic is woken when the record of the worker changes or goes.
+func WorkerTopic(id string) string { return workerPrefix + id }
 
 // JobTopic is woken when an execution of the job is recorded.
 func JobTopic(key string) string { return jobPrefix + key }
@@ -63,6 +70,8 @@ const (
 	topicGroups
 	topicGroup
 	topicJob
+	topicWorkers
+	topicWorker
 )
 
 // topic is what a topic string says, made without allocation.
@@ -77,6 +86,9 @@ func parseTopic(s string) topic {
 	}
 	if s == GroupsTopic {
 		return topic{kind: topicGroups}
+	}
+	if s == WorkersTopic {
+		return topic{kind: topicWorkers}
 	}
 	kind, name, _ := strings.Cut(s, "/")
 	switch kind + "/" {
@@ -96,6 +108,8 @@ func parseTopic(s string) topic {
 		return topic{kind: topicGroup, name: name}
 	case jobPrefix:
 		return topic{kind: topicJob, name: name}
+	case workerPrefix:
+		return topic{kind: topicWorker, name: name}
 	}
 	return topic{}
 }

@@ -92,6 +92,7 @@ const (
 	EndReason_END_REASON_RESTARTED   EndReason = 6
 	EndReason_END_REASON_CRASHED     EndReason = 7
 	EndReason_END_REASON_OVERLAP     EndReason = 8 // in the ledger only: not an end, but two runs that overlapped
+	EndReason_END_REASON_SLEPT       EndReason = 9 // in the ledger only: not an end, but the holder's machine slept
 )
 
 // Enum value maps for EndReason.
@@ -106,6 +107,7 @@ var (
 		6: "END_REASON_RESTARTED",
 		7: "END_REASON_CRASHED",
 		8: "END_REASON_OVERLAP",
+		9: "END_REASON_SLEPT",
 	}
 	EndReason_value = map[string]int32{
 		"END_REASON_UNSPECIFIED": 0,
@@ -117,6 +119,7 @@ var (
 		"END_REASON_RESTARTED":   6,
 		"END_REASON_CRASHED":     7,
 		"END_REASON_OVERLAP":     8,
+		"END_REASON_SLEPT":       9,
 	}
 )
 
@@ -255,6 +258,64 @@ func (x LeaseState) Number() protoreflect.EnumNumber {
 // Deprecated: Use LeaseState.Descriptor instead.
 func (LeaseState) EnumDescriptor() ([]byte, []int) {
 	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{3}
+}
+
+type WorkerState int32
+
+const (
+	WorkerState_WORKER_STATE_UNSPECIFIED WorkerState = 0
+	WorkerState_WORKER_STATE_LOADING     WorkerState = 1
+	WorkerState_WORKER_STATE_STOPPED     WorkerState = 2
+	WorkerState_WORKER_STATE_RUNNING     WorkerState = 3
+	WorkerState_WORKER_STATE_LOAD_FAILED WorkerState = 4
+	WorkerState_WORKER_STATE_FAILED      WorkerState = 5
+)
+
+// Enum value maps for WorkerState.
+var (
+	WorkerState_name = map[int32]string{
+		0: "WORKER_STATE_UNSPECIFIED",
+		1: "WORKER_STATE_LOADING",
+		2: "WORKER_STATE_STOPPED",
+		3: "WORKER_STATE_RUNNING",
+		4: "WORKER_STATE_LOAD_FAILED",
+		5: "WORKER_STATE_FAILED",
+	}
+	WorkerState_value = map[string]int32{
+		"WORKER_STATE_UNSPECIFIED": 0,
+		"WORKER_STATE_LOADING":     1,
+		"WORKER_STATE_STOPPED":     2,
+		"WORKER_STATE_RUNNING":     3,
+		"WORKER_STATE_LOAD_FAILED": 4,
+		"WORKER_STATE_FAILED":      5,
+	}
+)
+
+func (x WorkerState) Enum() *WorkerState {
+	p := new(WorkerState)
+	*p = x
+	return p
+}
+
+func (x WorkerState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (WorkerState) Descriptor() protoreflect.EnumDescriptor {
+	return file_fsm_fsmpb_fsm_proto_enumTypes[4].Descriptor()
+}
+
+func (WorkerState) Type() protoreflect.EnumType {
+	return &file_fsm_fsmpb_fsm_proto_enumTypes[4]
+}
+
+func (x WorkerState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use WorkerState.Descriptor instead.
+func (WorkerState) EnumDescriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{4}
 }
 
 // Batch is one entry of the raft log. Serialized batches may be concatenated:
@@ -431,6 +492,17 @@ type Command struct {
 	//	*Command_RecordJob
 	//	*Command_RecordOverlap
 	//	*Command_RecordStuck
+	//	*Command_DeleteGroup
+	//	*Command_CreateWorker
+	//	*Command_StartWorker
+	//	*Command_StopWorker
+	//	*Command_ReloadWorker
+	//	*Command_DeleteWorker
+	//	*Command_SetWorkerTags
+	//	*Command_BeginLoad
+	//	*Command_FinishLoad
+	//	*Command_FinishRun
+	//	*Command_RecordSleep
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -746,6 +818,105 @@ func (x *Command) GetRecordStuck() *RecordStuck {
 	return nil
 }
 
+func (x *Command) GetDeleteGroup() *DeleteGroup {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DeleteGroup); ok {
+			return x.DeleteGroup
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetCreateWorker() *CreateWorker {
+	if x != nil {
+		if x, ok := x.Op.(*Command_CreateWorker); ok {
+			return x.CreateWorker
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetStartWorker() *StartWorker {
+	if x != nil {
+		if x, ok := x.Op.(*Command_StartWorker); ok {
+			return x.StartWorker
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetStopWorker() *StopWorker {
+	if x != nil {
+		if x, ok := x.Op.(*Command_StopWorker); ok {
+			return x.StopWorker
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetReloadWorker() *ReloadWorker {
+	if x != nil {
+		if x, ok := x.Op.(*Command_ReloadWorker); ok {
+			return x.ReloadWorker
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetDeleteWorker() *DeleteWorker {
+	if x != nil {
+		if x, ok := x.Op.(*Command_DeleteWorker); ok {
+			return x.DeleteWorker
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetSetWorkerTags() *SetWorkerTags {
+	if x != nil {
+		if x, ok := x.Op.(*Command_SetWorkerTags); ok {
+			return x.SetWorkerTags
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetBeginLoad() *BeginLoad {
+	if x != nil {
+		if x, ok := x.Op.(*Command_BeginLoad); ok {
+			return x.BeginLoad
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetFinishLoad() *FinishLoad {
+	if x != nil {
+		if x, ok := x.Op.(*Command_FinishLoad); ok {
+			return x.FinishLoad
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetFinishRun() *FinishRun {
+	if x != nil {
+		if x, ok := x.Op.(*Command_FinishRun); ok {
+			return x.FinishRun
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRecordSleep() *RecordSleep {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RecordSleep); ok {
+			return x.RecordSleep
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -862,6 +1033,50 @@ type Command_RecordStuck struct {
 	RecordStuck *RecordStuck `protobuf:"bytes,62,opt,name=record_stuck,json=recordStuck,proto3,oneof"`
 }
 
+type Command_DeleteGroup struct {
+	DeleteGroup *DeleteGroup `protobuf:"bytes,63,opt,name=delete_group,json=deleteGroup,proto3,oneof"`
+}
+
+type Command_CreateWorker struct {
+	CreateWorker *CreateWorker `protobuf:"bytes,70,opt,name=create_worker,json=createWorker,proto3,oneof"`
+}
+
+type Command_StartWorker struct {
+	StartWorker *StartWorker `protobuf:"bytes,71,opt,name=start_worker,json=startWorker,proto3,oneof"`
+}
+
+type Command_StopWorker struct {
+	StopWorker *StopWorker `protobuf:"bytes,72,opt,name=stop_worker,json=stopWorker,proto3,oneof"`
+}
+
+type Command_ReloadWorker struct {
+	ReloadWorker *ReloadWorker `protobuf:"bytes,73,opt,name=reload_worker,json=reloadWorker,proto3,oneof"`
+}
+
+type Command_DeleteWorker struct {
+	DeleteWorker *DeleteWorker `protobuf:"bytes,74,opt,name=delete_worker,json=deleteWorker,proto3,oneof"`
+}
+
+type Command_SetWorkerTags struct {
+	SetWorkerTags *SetWorkerTags `protobuf:"bytes,75,opt,name=set_worker_tags,json=setWorkerTags,proto3,oneof"`
+}
+
+type Command_BeginLoad struct {
+	BeginLoad *BeginLoad `protobuf:"bytes,76,opt,name=begin_load,json=beginLoad,proto3,oneof"`
+}
+
+type Command_FinishLoad struct {
+	FinishLoad *FinishLoad `protobuf:"bytes,77,opt,name=finish_load,json=finishLoad,proto3,oneof"`
+}
+
+type Command_FinishRun struct {
+	FinishRun *FinishRun `protobuf:"bytes,78,opt,name=finish_run,json=finishRun,proto3,oneof"`
+}
+
+type Command_RecordSleep struct {
+	RecordSleep *RecordSleep `protobuf:"bytes,80,opt,name=record_sleep,json=recordSleep,proto3,oneof"`
+}
+
 func (*Command_InitCluster) isCommand_Op() {}
 
 func (*Command_SetVersion) isCommand_Op() {}
@@ -917,6 +1132,28 @@ func (*Command_RecordJob) isCommand_Op() {}
 func (*Command_RecordOverlap) isCommand_Op() {}
 
 func (*Command_RecordStuck) isCommand_Op() {}
+
+func (*Command_DeleteGroup) isCommand_Op() {}
+
+func (*Command_CreateWorker) isCommand_Op() {}
+
+func (*Command_StartWorker) isCommand_Op() {}
+
+func (*Command_StopWorker) isCommand_Op() {}
+
+func (*Command_ReloadWorker) isCommand_Op() {}
+
+func (*Command_DeleteWorker) isCommand_Op() {}
+
+func (*Command_SetWorkerTags) isCommand_Op() {}
+
+func (*Command_BeginLoad) isCommand_Op() {}
+
+func (*Command_FinishLoad) isCommand_Op() {}
+
+func (*Command_FinishRun) isCommand_Op() {}
+
+func (*Command_RecordSleep) isCommand_Op() {}
 
 // InitCluster is the first command of a cluster; refused (already_exists) when it has an ID.
 type InitCluster struct {
@@ -2282,18 +2519,21 @@ func (x *PutGroup) GetBy() string {
 }
 
 // JoinGroup makes an instance a member, or changes what it declares. Of catalog,
-// keys and all, one is set.
+// keys, all and runtimes, one is set.
 type JoinGroup struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
-	SessionId     string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
-	CatalogHash   string                 `protobuf:"bytes,3,opt,name=catalog_hash,json=catalogHash,proto3" json:"catalog_hash,omitempty"` // it runs these, and the group wants them while it lives
-	Keys          []string               `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`                                  // it runs these, where the group wants them; sorted, unique
-	All           bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"`                                   // it runs whatever the group wants
-	Capacity      float64                `protobuf:"fixed64,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                        // in weights; 0 = no limit
-	Embedded      bool                   `protobuf:"varint,7,opt,name=embedded,proto3" json:"embedded,omitempty"`                         // joined by a coordinator inside the process, which can plan
-	Prepares      bool                   `protobuf:"varint,8,opt,name=prepares,proto3" json:"prepares,omitempty"`                         // it wants to prepare before it takes a workload over
-	Settings      *GroupSettings         `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`                          // for a group that was never put; unset: the group must be there
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Group       string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	SessionId   string                 `protobuf:"bytes,2,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
+	CatalogHash string                 `protobuf:"bytes,3,opt,name=catalog_hash,json=catalogHash,proto3" json:"catalog_hash,omitempty"` // it runs these, and the group wants them while it lives
+	Keys        []string               `protobuf:"bytes,4,rep,name=keys,proto3" json:"keys,omitempty"`                                  // it runs these, where the group wants them; sorted, unique
+	All         bool                   `protobuf:"varint,5,opt,name=all,proto3" json:"all,omitempty"`                                   // it runs whatever the group wants
+	Capacity    float64                `protobuf:"fixed64,6,opt,name=capacity,proto3" json:"capacity,omitempty"`                        // in weights; 0 = no limit
+	Embedded    bool                   `protobuf:"varint,7,opt,name=embedded,proto3" json:"embedded,omitempty"`                         // joined by a coordinator inside the process, which can plan
+	Prepares    bool                   `protobuf:"varint,8,opt,name=prepares,proto3" json:"prepares,omitempty"`                         // it wants to prepare before it takes a workload over
+	Settings    *GroupSettings         `protobuf:"bytes,9,opt,name=settings,proto3" json:"settings,omitempty"`                          // for a group that was never put; unset: the group must be there
+	// It runs the workers that need these: exec, wasm, func:<name>; sorted, unique.
+	// For the group workers, which needs nothing to be put first.
+	Runtimes      []string `protobuf:"bytes,10,rep,name=runtimes,proto3" json:"runtimes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2387,6 +2627,13 @@ func (x *JoinGroup) GetPrepares() bool {
 func (x *JoinGroup) GetSettings() *GroupSettings {
 	if x != nil {
 		return x.Settings
+	}
+	return nil
+}
+
+func (x *JoinGroup) GetRuntimes() []string {
+	if x != nil {
+		return x.Runtimes
 	}
 	return nil
 }
@@ -3222,6 +3469,75 @@ func (x *RecordOverlap) GetTerm() uint64 {
 	return 0
 }
 
+// RecordSleep notes that the machine of a grant's holder slept; by the holder's node.
+type RecordSleep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	InstanceId    string                 `protobuf:"bytes,3,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
+	SleptNs       int64                  `protobuf:"varint,4,opt,name=slept_ns,json=sleptNs,proto3" json:"slept_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordSleep) Reset() {
+	*x = RecordSleep{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordSleep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordSleep) ProtoMessage() {}
+
+func (x *RecordSleep) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordSleep.ProtoReflect.Descriptor instead.
+func (*RecordSleep) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RecordSleep) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RecordSleep) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *RecordSleep) GetInstanceId() string {
+	if x != nil {
+		return x.InstanceId
+	}
+	return ""
+}
+
+func (x *RecordSleep) GetSleptNs() int64 {
+	if x != nil {
+		return x.SleptNs
+	}
+	return 0
+}
+
 // RecordStuck says that the run under a grant doesn't return.
 type RecordStuck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3235,7 +3551,7 @@ type RecordStuck struct {
 
 func (x *RecordStuck) Reset() {
 	*x = RecordStuck{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3247,7 +3563,7 @@ func (x *RecordStuck) String() string {
 func (*RecordStuck) ProtoMessage() {}
 
 func (x *RecordStuck) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[34]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3260,7 +3576,7 @@ func (x *RecordStuck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecordStuck.ProtoReflect.Descriptor instead.
 func (*RecordStuck) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{34}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RecordStuck) GetKey() string {
@@ -3291,24 +3607,782 @@ func (x *RecordStuck) GetDetail() string {
 	return ""
 }
 
+// DeleteGroup forgets a group that has no members, and whose workloads nobody
+// has any more; its pins, pauses and notes with it. Since version 3.
+type DeleteGroup struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         string                 `protobuf:"bytes,1,opt,name=group,proto3" json:"group,omitempty"`
+	By            string                 `protobuf:"bytes,2,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteGroup) Reset() {
+	*x = DeleteGroup{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteGroup) ProtoMessage() {}
+
+func (x *DeleteGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteGroup.ProtoReflect.Descriptor instead.
+func (*DeleteGroup) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DeleteGroup) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+func (x *DeleteGroup) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// CreateWorker makes the record of a worker, which is loaded after that.
+type CreateWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"` // w and 26 characters of base32, at random: never used again
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Runtime       string                 `protobuf:"bytes,3,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	Source        string                 `protobuf:"bytes,4,opt,name=source,proto3" json:"source,omitempty"` // a path, an https URL, sha256:…, the name of a function
+	Sha256        string                 `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"` // that the source must have, in hex; empty = any
+	Args          []string               `protobuf:"bytes,6,rep,name=args,proto3" json:"args,omitempty"`
+	Env           []*Label               `protobuf:"bytes,7,rep,name=env,proto3" json:"env,omitempty"`          // sorted by key, unique
+	Config        []byte                 `protobuf:"bytes,8,opt,name=config,proto3" json:"config,omitempty"`    // JSON; empty = none
+	Tags          []*Label               `protobuf:"bytes,9,rep,name=tags,proto3" json:"tags,omitempty"`        // sorted by key, unique
+	Restart       string                 `protobuf:"bytes,10,opt,name=restart,proto3" json:"restart,omitempty"` // on_failure (also ""), always, never
+	Start         bool                   `protobuf:"varint,11,opt,name=start,proto3" json:"start,omitempty"`    // start it once it is loaded
+	By            string                 `protobuf:"bytes,12,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateWorker) Reset() {
+	*x = CreateWorker{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateWorker) ProtoMessage() {}
+
+func (x *CreateWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateWorker.ProtoReflect.Descriptor instead.
+func (*CreateWorker) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *CreateWorker) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *CreateWorker) GetEnv() []*Label {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *CreateWorker) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *CreateWorker) GetTags() []*Label {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *CreateWorker) GetRestart() string {
+	if x != nil {
+		return x.Restart
+	}
+	return ""
+}
+
+func (x *CreateWorker) GetStart() bool {
+	if x != nil {
+		return x.Start
+	}
+	return false
+}
+
+func (x *CreateWorker) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// StartWorker has a worker run; one that is loading, once that is done. In this
+// and the next ones etag is that of the record, 0 = any.
+type StartWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Etag          uint64                 `protobuf:"varint,2,opt,name=etag,proto3" json:"etag,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartWorker) Reset() {
+	*x = StartWorker{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartWorker) ProtoMessage() {}
+
+func (x *StartWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartWorker.ProtoReflect.Descriptor instead.
+func (*StartWorker) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *StartWorker) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *StartWorker) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *StartWorker) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// StopWorker has a worker stop, and takes back that it is to start.
+type StopWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Etag          uint64                 `protobuf:"varint,2,opt,name=etag,proto3" json:"etag,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopWorker) Reset() {
+	*x = StopWorker{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopWorker) ProtoMessage() {}
+
+func (x *StopWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopWorker.ProtoReflect.Descriptor instead.
+func (*StopWorker) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *StopWorker) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *StopWorker) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *StopWorker) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// ReloadWorker loads another source, or the same again. A worker that runs goes
+// on with what it has meanwhile.
+type ReloadWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Source        string                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"` // empty = the same again
+	Sha256        string                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Etag          uint64                 `protobuf:"varint,4,opt,name=etag,proto3" json:"etag,omitempty"`
+	By            string                 `protobuf:"bytes,5,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadWorker) Reset() {
+	*x = ReloadWorker{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadWorker) ProtoMessage() {}
+
+func (x *ReloadWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadWorker.ProtoReflect.Descriptor instead.
+func (*ReloadWorker) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *ReloadWorker) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *ReloadWorker) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ReloadWorker) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *ReloadWorker) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *ReloadWorker) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+type DeleteWorker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Etag          uint64                 `protobuf:"varint,2,opt,name=etag,proto3" json:"etag,omitempty"`
+	By            string                 `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteWorker) Reset() {
+	*x = DeleteWorker{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteWorker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteWorker) ProtoMessage() {}
+
+func (x *DeleteWorker) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteWorker.ProtoReflect.Descriptor instead.
+func (*DeleteWorker) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *DeleteWorker) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *DeleteWorker) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *DeleteWorker) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// SetWorkerTags replaces all tags.
+type SetWorkerTags struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Tags          []*Label               `protobuf:"bytes,2,rep,name=tags,proto3" json:"tags,omitempty"` // sorted by key, unique
+	Etag          uint64                 `protobuf:"varint,3,opt,name=etag,proto3" json:"etag,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetWorkerTags) Reset() {
+	*x = SetWorkerTags{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetWorkerTags) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetWorkerTags) ProtoMessage() {}
+
+func (x *SetWorkerTags) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetWorkerTags.ProtoReflect.Descriptor instead.
+func (*SetWorkerTags) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *SetWorkerTags) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *SetWorkerTags) GetTags() []*Label {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *SetWorkerTags) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *SetWorkerTags) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+// BeginLoad begins an attempt to load. The same token gets the same attempt.
+type BeginLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // of the present grant of miw/worker/<id>/load
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeginLoad) Reset() {
+	*x = BeginLoad{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeginLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeginLoad) ProtoMessage() {}
+
+func (x *BeginLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeginLoad.ProtoReflect.Descriptor instead.
+func (*BeginLoad) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *BeginLoad) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *BeginLoad) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+// FinishLoad tells the outcome of an attempt to load.
+type FinishLoad struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Attempt       uint64                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Ok            bool                   `protobuf:"varint,3,opt,name=ok,proto3" json:"ok,omitempty"`
+	Sha256        string                 `protobuf:"bytes,4,opt,name=sha256,proto3" json:"sha256,omitempty"` // of what was loaded; empty = what runs has none
+	Size          int64                  `protobuf:"varint,5,opt,name=size,proto3" json:"size,omitempty"`    // in bytes
+	Tries         uint32                 `protobuf:"varint,6,opt,name=tries,proto3" json:"tries,omitempty"`
+	ErrorType     string                 `protobuf:"bytes,7,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
+	Message       string                 `protobuf:"bytes,8,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishLoad) Reset() {
+	*x = FinishLoad{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishLoad) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishLoad) ProtoMessage() {}
+
+func (x *FinishLoad) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishLoad.ProtoReflect.Descriptor instead.
+func (*FinishLoad) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *FinishLoad) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *FinishLoad) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *FinishLoad) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *FinishLoad) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *FinishLoad) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *FinishLoad) GetTries() uint32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *FinishLoad) GetErrorType() string {
+	if x != nil {
+		return x.ErrorType
+	}
+	return ""
+}
+
+func (x *FinishLoad) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// FinishRun tells that a worker has ended by itself and is not to be run again.
+type FinishRun struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId      string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Token         uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // of the present grant of workers/<id>, made since the worker was last started
+	Ok            bool                   `protobuf:"varint,3,opt,name=ok,proto3" json:"ok,omitempty"`
+	ErrorType     string                 `protobuf:"bytes,4,opt,name=error_type,json=errorType,proto3" json:"error_type,omitempty"`
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	Attempt       uint64                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"` // by which the code that ran was loaded
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FinishRun) Reset() {
+	*x = FinishRun{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FinishRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FinishRun) ProtoMessage() {}
+
+func (x *FinishRun) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FinishRun.ProtoReflect.Descriptor instead.
+func (*FinishRun) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *FinishRun) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *FinishRun) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *FinishRun) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *FinishRun) GetErrorType() string {
+	if x != nil {
+		return x.ErrorType
+	}
+	return ""
+}
+
+func (x *FinishRun) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *FinishRun) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
 type Result struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
-	Code      uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"` // fsm.Code; 0 = done
-	Token     uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Code      uint32                 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`   // fsm.Code; 0 = done
+	Token     uint64                 `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"` // begin_load: the attempt
 	Queued    bool                   `protobuf:"varint,3,opt,name=queued,proto3" json:"queued,omitempty"`
 	Revision  uint64                 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"` // of the entry that decided it
 	Message   string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	HeldBy    *LeaseRecord           `protobuf:"bytes,6,opt,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`          // lease_held: the present holder (without its session)
 	SessionId string                 `protobuf:"bytes,7,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"` // open_session: the one that is open, of a keyed repeat the first one's
 	// record_job: the new total. plan_group: how many assignments changed something.
+	// Of workers: the etag of the record.
 	Total         uint64 `protobuf:"varint,8,opt,name=total,proto3" json:"total,omitempty"`
+	WorkerId      string `protobuf:"bytes,9,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"` // create_worker: the one that was made, of a keyed repeat the first one's
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3320,7 +4394,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[35]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3333,7 +4407,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{35}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -3392,6 +4466,13 @@ func (x *Result) GetTotal() uint64 {
 	return 0
 }
 
+func (x *Result) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Record:
@@ -3411,6 +4492,7 @@ type Record struct {
 	//	*Record_Member
 	//	*Record_Workload
 	//	*Record_Job
+	//	*Record_Worker
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3418,7 +4500,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3430,7 +4512,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[36]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3443,7 +4525,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{36}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -3588,6 +4670,15 @@ func (x *Record) GetJob() *JobRecord {
 	return nil
 }
 
+func (x *Record) GetWorker() *WorkerRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Worker); ok {
+			return x.Worker
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -3652,6 +4743,10 @@ type Record_Job struct {
 	Job *JobRecord `protobuf:"bytes,24,opt,name=job,proto3,oneof"`
 }
 
+type Record_Worker struct {
+	Worker *WorkerRecord `protobuf:"bytes,25,opt,name=worker,proto3,oneof"`
+}
+
 func (*Record_Cluster) isRecord_Record() {}
 
 func (*Record_Session) isRecord_Record() {}
@@ -3682,6 +4777,8 @@ func (*Record_Workload) isRecord_Record() {}
 
 func (*Record_Job) isRecord_Record() {}
 
+func (*Record_Worker) isRecord_Record() {}
+
 type ClusterRecord struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	ClusterId       string                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
@@ -3705,7 +4802,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3717,7 +4814,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[37]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3730,7 +4827,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{37}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ClusterRecord) GetClusterId() string {
@@ -3830,7 +4927,7 @@ type MarkRecord struct {
 
 func (x *MarkRecord) Reset() {
 	*x = MarkRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4939,7 @@ func (x *MarkRecord) String() string {
 func (*MarkRecord) ProtoMessage() {}
 
 func (x *MarkRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[38]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4952,7 @@ func (x *MarkRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MarkRecord.ProtoReflect.Descriptor instead.
 func (*MarkRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{38}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MarkRecord) GetRevision() uint64 {
@@ -3908,7 +5005,7 @@ type SessionRecord struct {
 
 func (x *SessionRecord) Reset() {
 	*x = SessionRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3920,7 +5017,7 @@ func (x *SessionRecord) String() string {
 func (*SessionRecord) ProtoMessage() {}
 
 func (x *SessionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[39]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3933,7 +5030,7 @@ func (x *SessionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRecord.ProtoReflect.Descriptor instead.
 func (*SessionRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{39}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *SessionRecord) GetOpen() *OpenSession {
@@ -4011,7 +5108,7 @@ type LeaseRecord struct {
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4023,7 +5120,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[40]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4036,7 +5133,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{40}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *LeaseRecord) GetKey() string {
@@ -4176,7 +5273,7 @@ type StuckRecord struct {
 
 func (x *StuckRecord) Reset() {
 	*x = StuckRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4188,7 +5285,7 @@ func (x *StuckRecord) String() string {
 func (*StuckRecord) ProtoMessage() {}
 
 func (x *StuckRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[41]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4201,7 +5298,7 @@ func (x *StuckRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StuckRecord.ProtoReflect.Descriptor instead.
 func (*StuckRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{41}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *StuckRecord) GetRevision() uint64 {
@@ -4240,7 +5337,7 @@ type WaiterRecord struct {
 
 func (x *WaiterRecord) Reset() {
 	*x = WaiterRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4252,7 +5349,7 @@ func (x *WaiterRecord) String() string {
 func (*WaiterRecord) ProtoMessage() {}
 
 func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[42]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4265,7 +5362,7 @@ func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiterRecord.ProtoReflect.Descriptor instead.
 func (*WaiterRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{42}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WaiterRecord) GetKey() string {
@@ -4329,7 +5426,7 @@ type ClientRecord struct {
 
 func (x *ClientRecord) Reset() {
 	*x = ClientRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4341,7 +5438,7 @@ func (x *ClientRecord) String() string {
 func (*ClientRecord) ProtoMessage() {}
 
 func (x *ClientRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[43]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4354,7 +5451,7 @@ func (x *ClientRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClientRecord.ProtoReflect.Descriptor instead.
 func (*ClientRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{43}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ClientRecord) GetNodeId() string {
@@ -4399,7 +5496,7 @@ type SeqResult struct {
 
 func (x *SeqResult) Reset() {
 	*x = SeqResult{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4411,7 +5508,7 @@ func (x *SeqResult) String() string {
 func (*SeqResult) ProtoMessage() {}
 
 func (x *SeqResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[44]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4424,7 +5521,7 @@ func (x *SeqResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeqResult.ProtoReflect.Descriptor instead.
 func (*SeqResult) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{44}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SeqResult) GetSeq() uint64 {
@@ -4476,7 +5573,7 @@ type KeyedRecord struct {
 
 func (x *KeyedRecord) Reset() {
 	*x = KeyedRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4488,7 +5585,7 @@ func (x *KeyedRecord) String() string {
 func (*KeyedRecord) ProtoMessage() {}
 
 func (x *KeyedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[45]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4501,7 +5598,7 @@ func (x *KeyedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyedRecord.ProtoReflect.Descriptor instead.
 func (*KeyedRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{45}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *KeyedRecord) GetKey() string {
@@ -4562,13 +5659,14 @@ type EventRecord struct {
 	To            string                 `protobuf:"bytes,12,opt,name=to,proto3" json:"to,omitempty"`         // successor of a transfer
 	At            int64                  `protobuf:"varint,13,opt,name=at,proto3" json:"at,omitempty"`
 	Number        uint64                 `protobuf:"varint,14,opt,name=number,proto3" json:"number,omitempty"` // term of leader.changed, version of version.raised
+	Worker        *WorkerNoteRecord      `protobuf:"bytes,15,opt,name=worker,proto3" json:"worker,omitempty"`  // of the events of workers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventRecord) Reset() {
 	*x = EventRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4580,7 +5678,7 @@ func (x *EventRecord) String() string {
 func (*EventRecord) ProtoMessage() {}
 
 func (x *EventRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[46]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4593,7 +5691,7 @@ func (x *EventRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventRecord.ProtoReflect.Descriptor instead.
 func (*EventRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{46}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *EventRecord) GetRevision() uint64 {
@@ -4694,6 +5792,90 @@ func (x *EventRecord) GetNumber() uint64 {
 	return 0
 }
 
+func (x *EventRecord) GetWorker() *WorkerNoteRecord {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+// WorkerNoteRecord is what an event tells of its worker, whose ID is in the key.
+type WorkerNoteRecord struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Name           string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Runtime        string                 `protobuf:"bytes,2,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	State          WorkerState            `protobuf:"varint,3,opt,name=state,proto3,enum=miwnode.fsm.v1.WorkerState" json:"state,omitempty"`
+	StartRequested bool                   `protobuf:"varint,4,opt,name=start_requested,json=startRequested,proto3" json:"start_requested,omitempty"`
+	Error          *WorkerErrorRecord     `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"` // that the event is about
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WorkerNoteRecord) Reset() {
+	*x = WorkerNoteRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerNoteRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerNoteRecord) ProtoMessage() {}
+
+func (x *WorkerNoteRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerNoteRecord.ProtoReflect.Descriptor instead.
+func (*WorkerNoteRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *WorkerNoteRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WorkerNoteRecord) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *WorkerNoteRecord) GetState() WorkerState {
+	if x != nil {
+		return x.State
+	}
+	return WorkerState_WORKER_STATE_UNSPECIFIED
+}
+
+func (x *WorkerNoteRecord) GetStartRequested() bool {
+	if x != nil {
+		return x.StartRequested
+	}
+	return false
+}
+
+func (x *WorkerNoteRecord) GetError() *WorkerErrorRecord {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 type LedgerRecord struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Key             string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -4715,7 +5897,7 @@ type LedgerRecord struct {
 
 func (x *LedgerRecord) Reset() {
 	*x = LedgerRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4727,7 +5909,7 @@ func (x *LedgerRecord) String() string {
 func (*LedgerRecord) ProtoMessage() {}
 
 func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[47]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4740,7 +5922,7 @@ func (x *LedgerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerRecord.ProtoReflect.Descriptor instead.
 func (*LedgerRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{47}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *LedgerRecord) GetKey() string {
@@ -4843,7 +6025,7 @@ type EndRecord struct {
 
 func (x *EndRecord) Reset() {
 	*x = EndRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4855,7 +6037,7 @@ func (x *EndRecord) String() string {
 func (*EndRecord) ProtoMessage() {}
 
 func (x *EndRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[48]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4868,7 +6050,7 @@ func (x *EndRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndRecord.ProtoReflect.Descriptor instead.
 func (*EndRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{48}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *EndRecord) GetRecords() uint64 {
@@ -4892,7 +6074,7 @@ type CatalogRecord struct {
 
 func (x *CatalogRecord) Reset() {
 	*x = CatalogRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4904,7 +6086,7 @@ func (x *CatalogRecord) String() string {
 func (*CatalogRecord) ProtoMessage() {}
 
 func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[49]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4917,7 +6099,7 @@ func (x *CatalogRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRecord.ProtoReflect.Descriptor instead.
 func (*CatalogRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{49}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CatalogRecord) GetPut() *PutCatalog {
@@ -4978,7 +6160,7 @@ type GroupRecord struct {
 
 func (x *GroupRecord) Reset() {
 	*x = GroupRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4990,7 +6172,7 @@ func (x *GroupRecord) String() string {
 func (*GroupRecord) ProtoMessage() {}
 
 func (x *GroupRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[50]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5003,7 +6185,7 @@ func (x *GroupRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupRecord.ProtoReflect.Descriptor instead.
 func (*GroupRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{50}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *GroupRecord) GetName() string {
@@ -5122,7 +6304,7 @@ type MemberRecord struct {
 
 func (x *MemberRecord) Reset() {
 	*x = MemberRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5134,7 +6316,7 @@ func (x *MemberRecord) String() string {
 func (*MemberRecord) ProtoMessage() {}
 
 func (x *MemberRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[51]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5147,7 +6329,7 @@ func (x *MemberRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberRecord.ProtoReflect.Descriptor instead.
 func (*MemberRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{51}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *MemberRecord) GetJoin() *JoinGroup {
@@ -5184,7 +6366,7 @@ type FailureRecord struct {
 
 func (x *FailureRecord) Reset() {
 	*x = FailureRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5196,7 +6378,7 @@ func (x *FailureRecord) String() string {
 func (*FailureRecord) ProtoMessage() {}
 
 func (x *FailureRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[52]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5209,7 +6391,7 @@ func (x *FailureRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureRecord.ProtoReflect.Descriptor instead.
 func (*FailureRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{52}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *FailureRecord) GetInstanceId() string {
@@ -5262,7 +6444,7 @@ type LastOwnerRecord struct {
 
 func (x *LastOwnerRecord) Reset() {
 	*x = LastOwnerRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5274,7 +6456,7 @@ func (x *LastOwnerRecord) String() string {
 func (*LastOwnerRecord) ProtoMessage() {}
 
 func (x *LastOwnerRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[53]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5287,7 +6469,7 @@ func (x *LastOwnerRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastOwnerRecord.ProtoReflect.Descriptor instead.
 func (*LastOwnerRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{53}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *LastOwnerRecord) GetInstanceId() string {
@@ -5354,7 +6536,7 @@ type WorkloadRecord struct {
 
 func (x *WorkloadRecord) Reset() {
 	*x = WorkloadRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5366,7 +6548,7 @@ func (x *WorkloadRecord) String() string {
 func (*WorkloadRecord) ProtoMessage() {}
 
 func (x *WorkloadRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[54]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5379,7 +6561,7 @@ func (x *WorkloadRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkloadRecord.ProtoReflect.Descriptor instead.
 func (*WorkloadRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{54}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *WorkloadRecord) GetKey() string {
@@ -5448,7 +6630,7 @@ type JobRunRecord struct {
 
 func (x *JobRunRecord) Reset() {
 	*x = JobRunRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5460,7 +6642,7 @@ func (x *JobRunRecord) String() string {
 func (*JobRunRecord) ProtoMessage() {}
 
 func (x *JobRunRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[55]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5473,7 +6655,7 @@ func (x *JobRunRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRunRecord.ProtoReflect.Descriptor instead.
 func (*JobRunRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{55}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *JobRunRecord) GetAt() int64 {
@@ -5556,7 +6738,7 @@ type JobRecord struct {
 
 func (x *JobRecord) Reset() {
 	*x = JobRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5568,7 +6750,7 @@ func (x *JobRecord) String() string {
 func (*JobRecord) ProtoMessage() {}
 
 func (x *JobRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[56]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5581,7 +6763,7 @@ func (x *JobRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobRecord.ProtoReflect.Descriptor instead.
 func (*JobRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{56}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *JobRecord) GetKey() string {
@@ -5647,6 +6829,362 @@ func (x *JobRecord) GetRecent() []*JobRunRecord {
 	return nil
 }
 
+type SourceRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Text          string                 `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
+	Sha256        string                 `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Size          int64                  `protobuf:"varint,3,opt,name=size,proto3" json:"size,omitempty"`
+	By            string                 `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	At            int64                  `protobuf:"varint,5,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceRecord) Reset() {
+	*x = SourceRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceRecord) ProtoMessage() {}
+
+func (x *SourceRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceRecord.ProtoReflect.Descriptor instead.
+func (*SourceRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *SourceRecord) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *SourceRecord) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *SourceRecord) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *SourceRecord) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *SourceRecord) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+type WorkerErrorRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerErrorRecord) Reset() {
+	*x = WorkerErrorRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerErrorRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerErrorRecord) ProtoMessage() {}
+
+func (x *WorkerErrorRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerErrorRecord.ProtoReflect.Descriptor instead.
+func (*WorkerErrorRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *WorkerErrorRecord) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *WorkerErrorRecord) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type WorkerRecord struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	WorkerId       string                 `protobuf:"bytes,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	Name           string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Runtime        string                 `protobuf:"bytes,3,opt,name=runtime,proto3" json:"runtime,omitempty"`
+	Current        *SourceRecord          `protobuf:"bytes,4,opt,name=current,proto3" json:"current,omitempty"`
+	Next           *SourceRecord          `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	History        []*SourceRecord        `protobuf:"bytes,6,rep,name=history,proto3" json:"history,omitempty"` // oldest first
+	Args           []string               `protobuf:"bytes,7,rep,name=args,proto3" json:"args,omitempty"`
+	Env            []*Label               `protobuf:"bytes,8,rep,name=env,proto3" json:"env,omitempty"`
+	Config         []byte                 `protobuf:"bytes,9,opt,name=config,proto3" json:"config,omitempty"`
+	Tags           []*Label               `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
+	Restart        string                 `protobuf:"bytes,11,opt,name=restart,proto3" json:"restart,omitempty"`
+	State          WorkerState            `protobuf:"varint,12,opt,name=state,proto3,enum=miwnode.fsm.v1.WorkerState" json:"state,omitempty"`
+	StartRequested bool                   `protobuf:"varint,13,opt,name=start_requested,json=startRequested,proto3" json:"start_requested,omitempty"`
+	KeepsRunning   bool                   `protobuf:"varint,14,opt,name=keeps_running,json=keepsRunning,proto3" json:"keeps_running,omitempty"`
+	Error          *WorkerErrorRecord     `protobuf:"bytes,15,opt,name=error,proto3" json:"error,omitempty"`
+	Attempt        uint64                 `protobuf:"varint,16,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	DriverToken    uint64                 `protobuf:"varint,17,opt,name=driver_token,json=driverToken,proto3" json:"driver_token,omitempty"` // of the BeginLoad of this attempt
+	Tries          uint32                 `protobuf:"varint,18,opt,name=tries,proto3" json:"tries,omitempty"`
+	Etag           uint64                 `protobuf:"varint,19,opt,name=etag,proto3" json:"etag,omitempty"`
+	CreatedAt      int64                  `protobuf:"varint,20,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
+	ChangedAt      int64                  `protobuf:"varint,21,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
+	Revision       uint64                 `protobuf:"varint,22,opt,name=revision,proto3" json:"revision,omitempty"`
+	StartedAfter   uint64                 `protobuf:"varint,23,opt,name=started_after,json=startedAfter,proto3" json:"started_after,omitempty"` // the newest token when it was last started
+	Loaded         uint64                 `protobuf:"varint,24,opt,name=loaded,proto3" json:"loaded,omitempty"`                                 // the attempt by which current was loaded
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WorkerRecord) Reset() {
+	*x = WorkerRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerRecord) ProtoMessage() {}
+
+func (x *WorkerRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerRecord.ProtoReflect.Descriptor instead.
+func (*WorkerRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *WorkerRecord) GetWorkerId() string {
+	if x != nil {
+		return x.WorkerId
+	}
+	return ""
+}
+
+func (x *WorkerRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WorkerRecord) GetRuntime() string {
+	if x != nil {
+		return x.Runtime
+	}
+	return ""
+}
+
+func (x *WorkerRecord) GetCurrent() *SourceRecord {
+	if x != nil {
+		return x.Current
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetNext() *SourceRecord {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetHistory() []*SourceRecord {
+	if x != nil {
+		return x.History
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetArgs() []string {
+	if x != nil {
+		return x.Args
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetEnv() []*Label {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetConfig() []byte {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetTags() []*Label {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetRestart() string {
+	if x != nil {
+		return x.Restart
+	}
+	return ""
+}
+
+func (x *WorkerRecord) GetState() WorkerState {
+	if x != nil {
+		return x.State
+	}
+	return WorkerState_WORKER_STATE_UNSPECIFIED
+}
+
+func (x *WorkerRecord) GetStartRequested() bool {
+	if x != nil {
+		return x.StartRequested
+	}
+	return false
+}
+
+func (x *WorkerRecord) GetKeepsRunning() bool {
+	if x != nil {
+		return x.KeepsRunning
+	}
+	return false
+}
+
+func (x *WorkerRecord) GetError() *WorkerErrorRecord {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *WorkerRecord) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetDriverToken() uint64 {
+	if x != nil {
+		return x.DriverToken
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetTries() uint32 {
+	if x != nil {
+		return x.Tries
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetEtag() uint64 {
+	if x != nil {
+		return x.Etag
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetCreatedAt() int64 {
+	if x != nil {
+		return x.CreatedAt
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetChangedAt() int64 {
+	if x != nil {
+		return x.ChangedAt
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetStartedAfter() uint64 {
+	if x != nil {
+		return x.StartedAfter
+	}
+	return 0
+}
+
+func (x *WorkerRecord) GetLoaded() uint64 {
+	if x != nil {
+		return x.Loaded
+	}
+	return 0
+}
+
 var File_fsm_fsmpb_fsm_proto protoreflect.FileDescriptor
 
 const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
@@ -5660,7 +7198,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1b\n" +
 	"\tlow_water\x18\x03 \x01(\x04R\blowWater\x123\n" +
 	"\bcommands\x18\x04 \x03(\v2\x17.miwnode.fsm.v1.CommandR\bcommands\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\rR\aversion\"\xc5\x0e\n" +
+	"\aversion\x18\x05 \x01(\rR\aversion\"\x99\x14\n" +
 	"\aCommand\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12)\n" +
@@ -5700,7 +7238,22 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"record_job\x18< \x01(\v2\x19.miwnode.fsm.v1.RecordJobH\x00R\trecordJob\x12F\n" +
 	"\x0erecord_overlap\x18= \x01(\v2\x1d.miwnode.fsm.v1.RecordOverlapH\x00R\rrecordOverlap\x12@\n" +
-	"\frecord_stuck\x18> \x01(\v2\x1b.miwnode.fsm.v1.RecordStuckH\x00R\vrecordStuckB\x04\n" +
+	"\frecord_stuck\x18> \x01(\v2\x1b.miwnode.fsm.v1.RecordStuckH\x00R\vrecordStuck\x12@\n" +
+	"\fdelete_group\x18? \x01(\v2\x1b.miwnode.fsm.v1.DeleteGroupH\x00R\vdeleteGroup\x12C\n" +
+	"\rcreate_worker\x18F \x01(\v2\x1c.miwnode.fsm.v1.CreateWorkerH\x00R\fcreateWorker\x12@\n" +
+	"\fstart_worker\x18G \x01(\v2\x1b.miwnode.fsm.v1.StartWorkerH\x00R\vstartWorker\x12=\n" +
+	"\vstop_worker\x18H \x01(\v2\x1a.miwnode.fsm.v1.StopWorkerH\x00R\n" +
+	"stopWorker\x12C\n" +
+	"\rreload_worker\x18I \x01(\v2\x1c.miwnode.fsm.v1.ReloadWorkerH\x00R\freloadWorker\x12C\n" +
+	"\rdelete_worker\x18J \x01(\v2\x1c.miwnode.fsm.v1.DeleteWorkerH\x00R\fdeleteWorker\x12G\n" +
+	"\x0fset_worker_tags\x18K \x01(\v2\x1d.miwnode.fsm.v1.SetWorkerTagsH\x00R\rsetWorkerTags\x12:\n" +
+	"\n" +
+	"begin_load\x18L \x01(\v2\x19.miwnode.fsm.v1.BeginLoadH\x00R\tbeginLoad\x12=\n" +
+	"\vfinish_load\x18M \x01(\v2\x1a.miwnode.fsm.v1.FinishLoadH\x00R\n" +
+	"finishLoad\x12:\n" +
+	"\n" +
+	"finish_run\x18N \x01(\v2\x19.miwnode.fsm.v1.FinishRunH\x00R\tfinishRun\x12@\n" +
+	"\frecord_sleep\x18P \x01(\v2\x1b.miwnode.fsm.v1.RecordSleepH\x00R\vrecordSleepB\x04\n" +
 	"\x02op\"s\n" +
 	"\vInitCluster\x12\x1d\n" +
 	"\n" +
@@ -5812,7 +7365,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x129\n" +
 	"\bsettings\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\x12!\n" +
 	"\fcatalog_hash\x18\x03 \x01(\tR\vcatalogHash\x12\x0e\n" +
-	"\x02by\x18\x04 \x01(\tR\x02by\"\x98\x02\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\"\xb4\x02\n" +
 	"\tJoinGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
 	"\n" +
@@ -5823,7 +7376,9 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\bcapacity\x18\x06 \x01(\x01R\bcapacity\x12\x1a\n" +
 	"\bembedded\x18\a \x01(\bR\bembedded\x12\x1a\n" +
 	"\bprepares\x18\b \x01(\bR\bprepares\x129\n" +
-	"\bsettings\x18\t \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\"A\n" +
+	"\bsettings\x18\t \x01(\v2\x1d.miwnode.fsm.v1.GroupSettingsR\bsettings\x12\x1a\n" +
+	"\bruntimes\x18\n" +
+	" \x03(\tR\bruntimes\"A\n" +
 	"\n" +
 	"LeaveGroup\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x1d\n" +
@@ -5901,13 +7456,82 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"certain_ns\x18\x06 \x01(\x03R\tcertainNs\x12%\n" +
 	"\x0euncertainty_ns\x18\a \x01(\x03R\runcertaintyNs\x12\x12\n" +
-	"\x04term\x18\b \x01(\x04R\x04term\"l\n" +
+	"\x04term\x18\b \x01(\x04R\x04term\"q\n" +
+	"\vRecordSleep\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1f\n" +
+	"\vinstance_id\x18\x03 \x01(\tR\n" +
+	"instanceId\x12\x19\n" +
+	"\bslept_ns\x18\x04 \x01(\x03R\asleptNs\"l\n" +
 	"\vRecordStuck\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\x03 \x01(\tR\tsessionId\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xeb\x01\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"3\n" +
+	"\vDeleteGroup\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\tR\x05group\x12\x0e\n" +
+	"\x02by\x18\x02 \x01(\tR\x02by\"\xc9\x02\n" +
+	"\fCreateWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aruntime\x18\x03 \x01(\tR\aruntime\x12\x16\n" +
+	"\x06source\x18\x04 \x01(\tR\x06source\x12\x16\n" +
+	"\x06sha256\x18\x05 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04args\x18\x06 \x03(\tR\x04args\x12'\n" +
+	"\x03env\x18\a \x03(\v2\x15.miwnode.fsm.v1.LabelR\x03env\x12\x16\n" +
+	"\x06config\x18\b \x01(\fR\x06config\x12)\n" +
+	"\x04tags\x18\t \x03(\v2\x15.miwnode.fsm.v1.LabelR\x04tags\x12\x18\n" +
+	"\arestart\x18\n" +
+	" \x01(\tR\arestart\x12\x14\n" +
+	"\x05start\x18\v \x01(\bR\x05start\x12\x0e\n" +
+	"\x02by\x18\f \x01(\tR\x02by\"N\n" +
+	"\vStartWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\x04R\x04etag\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"M\n" +
+	"\n" +
+	"StopWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\x04R\x04etag\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"\x7f\n" +
+	"\fReloadWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04etag\x18\x04 \x01(\x04R\x04etag\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\"O\n" +
+	"\fDeleteWorker\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
+	"\x04etag\x18\x02 \x01(\x04R\x04etag\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\"{\n" +
+	"\rSetWorkerTags\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12)\n" +
+	"\x04tags\x18\x02 \x03(\v2\x15.miwnode.fsm.v1.LabelR\x04tags\x12\x12\n" +
+	"\x04etag\x18\x03 \x01(\x04R\x04etag\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\">\n" +
+	"\tBeginLoad\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\"\xce\x01\n" +
+	"\n" +
+	"FinishLoad\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x0e\n" +
+	"\x02ok\x18\x03 \x01(\bR\x02ok\x12\x16\n" +
+	"\x06sha256\x18\x04 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\x05 \x01(\x03R\x04size\x12\x14\n" +
+	"\x05tries\x18\x06 \x01(\rR\x05tries\x12\x1d\n" +
+	"\n" +
+	"error_type\x18\a \x01(\tR\terrorType\x12\x18\n" +
+	"\amessage\x18\b \x01(\tR\amessage\"\xa1\x01\n" +
+	"\tFinishRun\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x14\n" +
+	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x0e\n" +
+	"\x02ok\x18\x03 \x01(\bR\x02ok\x12\x1d\n" +
+	"\n" +
+	"error_type\x18\x04 \x01(\tR\terrorType\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\x12\x18\n" +
+	"\aattempt\x18\x06 \x01(\x04R\aattempt\"\x88\x02\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x16\n" +
@@ -5917,7 +7541,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\aheld_by\x18\x06 \x01(\v2\x1b.miwnode.fsm.v1.LeaseRecordR\x06heldBy\x12\x1d\n" +
 	"\n" +
 	"session_id\x18\a \x01(\tR\tsessionId\x12\x14\n" +
-	"\x05total\x18\b \x01(\x04R\x05total\"\xc8\x06\n" +
+	"\x05total\x18\b \x01(\x04R\x05total\x12\x1b\n" +
+	"\tworker_id\x18\t \x01(\tR\bworkerId\"\x80\a\n" +
 	"\x06Record\x129\n" +
 	"\acluster\x18\x01 \x01(\v2\x1d.miwnode.fsm.v1.ClusterRecordH\x00R\acluster\x129\n" +
 	"\asession\x18\x02 \x01(\v2\x1d.miwnode.fsm.v1.SessionRecordH\x00R\asession\x123\n" +
@@ -5933,7 +7558,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x05group\x18\x15 \x01(\v2\x1b.miwnode.fsm.v1.GroupRecordH\x00R\x05group\x126\n" +
 	"\x06member\x18\x16 \x01(\v2\x1c.miwnode.fsm.v1.MemberRecordH\x00R\x06member\x12<\n" +
 	"\bworkload\x18\x17 \x01(\v2\x1e.miwnode.fsm.v1.WorkloadRecordH\x00R\bworkload\x12-\n" +
-	"\x03job\x18\x18 \x01(\v2\x19.miwnode.fsm.v1.JobRecordH\x00R\x03jobB\b\n" +
+	"\x03job\x18\x18 \x01(\v2\x19.miwnode.fsm.v1.JobRecordH\x00R\x03job\x126\n" +
+	"\x06worker\x18\x19 \x01(\v2\x1c.miwnode.fsm.v1.WorkerRecordH\x00R\x06workerB\b\n" +
 	"\x06record\"\xa8\x03\n" +
 	"\rClusterRecord\x12\x1d\n" +
 	"\n" +
@@ -6025,7 +7651,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"elapsed_ns\x18\x03 \x01(\x03R\telapsedNs\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\rR\bposition\x121\n" +
-	"\x06result\x18\x06 \x01(\v2\x19.miwnode.fsm.v1.SeqResultR\x06result\"\xe9\x02\n" +
+	"\x06result\x18\x06 \x01(\v2\x19.miwnode.fsm.v1.SeqResultR\x06result\"\xa3\x03\n" +
 	"\vEventRecord\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\rR\bposition\x12\x12\n" +
@@ -6043,7 +7669,14 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06reason\x18\v \x01(\tR\x06reason\x12\x0e\n" +
 	"\x02to\x18\f \x01(\tR\x02to\x12\x0e\n" +
 	"\x02at\x18\r \x01(\x03R\x02at\x12\x16\n" +
-	"\x06number\x18\x0e \x01(\x04R\x06number\"\x82\x03\n" +
+	"\x06number\x18\x0e \x01(\x04R\x06number\x128\n" +
+	"\x06worker\x18\x0f \x01(\v2 .miwnode.fsm.v1.WorkerNoteRecordR\x06worker\"\xd5\x01\n" +
+	"\x10WorkerNoteRecord\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aruntime\x18\x02 \x01(\tR\aruntime\x121\n" +
+	"\x05state\x18\x03 \x01(\x0e2\x1b.miwnode.fsm.v1.WorkerStateR\x05state\x12'\n" +
+	"\x0fstart_requested\x18\x04 \x01(\bR\x0estartRequested\x127\n" +
+	"\x05error\x18\x05 \x01(\v2!.miwnode.fsm.v1.WorkerErrorRecordR\x05error\"\x82\x03\n" +
 	"\fLedgerRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1f\n" +
@@ -6138,13 +7771,50 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\alast_at\x18\x06 \x01(\x03R\x06lastAt\x12#\n" +
 	"\rlast_revision\x18\a \x01(\x04R\flastRevision\x12#\n" +
 	"\rlast_position\x18\b \x01(\rR\flastPosition\x124\n" +
-	"\x06recent\x18\t \x03(\v2\x1c.miwnode.fsm.v1.JobRunRecordR\x06recent*\x98\x01\n" +
+	"\x06recent\x18\t \x03(\v2\x1c.miwnode.fsm.v1.JobRunRecordR\x06recent\"n\n" +
+	"\fSourceRecord\x12\x12\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x12\n" +
+	"\x04size\x18\x03 \x01(\x03R\x04size\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x0e\n" +
+	"\x02at\x18\x05 \x01(\x03R\x02at\"A\n" +
+	"\x11WorkerErrorRecord\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xcd\x06\n" +
+	"\fWorkerRecord\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aruntime\x18\x03 \x01(\tR\aruntime\x126\n" +
+	"\acurrent\x18\x04 \x01(\v2\x1c.miwnode.fsm.v1.SourceRecordR\acurrent\x120\n" +
+	"\x04next\x18\x05 \x01(\v2\x1c.miwnode.fsm.v1.SourceRecordR\x04next\x126\n" +
+	"\ahistory\x18\x06 \x03(\v2\x1c.miwnode.fsm.v1.SourceRecordR\ahistory\x12\x12\n" +
+	"\x04args\x18\a \x03(\tR\x04args\x12'\n" +
+	"\x03env\x18\b \x03(\v2\x15.miwnode.fsm.v1.LabelR\x03env\x12\x16\n" +
+	"\x06config\x18\t \x01(\fR\x06config\x12)\n" +
+	"\x04tags\x18\n" +
+	" \x03(\v2\x15.miwnode.fsm.v1.LabelR\x04tags\x12\x18\n" +
+	"\arestart\x18\v \x01(\tR\arestart\x121\n" +
+	"\x05state\x18\f \x01(\x0e2\x1b.miwnode.fsm.v1.WorkerStateR\x05state\x12'\n" +
+	"\x0fstart_requested\x18\r \x01(\bR\x0estartRequested\x12#\n" +
+	"\rkeeps_running\x18\x0e \x01(\bR\fkeepsRunning\x127\n" +
+	"\x05error\x18\x0f \x01(\v2!.miwnode.fsm.v1.WorkerErrorRecordR\x05error\x12\x18\n" +
+	"\aattempt\x18\x10 \x01(\x04R\aattempt\x12!\n" +
+	"\fdriver_token\x18\x11 \x01(\x04R\vdriverToken\x12\x14\n" +
+	"\x05tries\x18\x12 \x01(\rR\x05tries\x12\x12\n" +
+	"\x04etag\x18\x13 \x01(\x04R\x04etag\x12\x1d\n" +
+	"\n" +
+	"created_at\x18\x14 \x01(\x03R\tcreatedAt\x12\x1d\n" +
+	"\n" +
+	"changed_at\x18\x15 \x01(\x03R\tchangedAt\x12\x1a\n" +
+	"\brevision\x18\x16 \x01(\x04R\brevision\x12#\n" +
+	"\rstarted_after\x18\x17 \x01(\x04R\fstartedAfter\x12\x16\n" +
+	"\x06loaded\x18\x18 \x01(\x04R\x06loaded*\x98\x01\n" +
 	"\fMemberChange\x12\x1d\n" +
 	"\x19MEMBER_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13MEMBER_CHANGE_ADDED\x10\x01\x12\x1a\n" +
 	"\x16MEMBER_CHANGE_PROMOTED\x10\x02\x12\x19\n" +
 	"\x15MEMBER_CHANGE_DEMOTED\x10\x03\x12\x19\n" +
-	"\x15MEMBER_CHANGE_REMOVED\x10\x04*\xe7\x01\n" +
+	"\x15MEMBER_CHANGE_REMOVED\x10\x04*\xfd\x01\n" +
 	"\tEndReason\x12\x1a\n" +
 	"\x16END_REASON_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13END_REASON_RELEASED\x10\x01\x12\x16\n" +
@@ -6154,7 +7824,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x11END_REASON_CLOSED\x10\x05\x12\x18\n" +
 	"\x14END_REASON_RESTARTED\x10\x06\x12\x16\n" +
 	"\x12END_REASON_CRASHED\x10\a\x12\x16\n" +
-	"\x12END_REASON_OVERLAP\x10\b*b\n" +
+	"\x12END_REASON_OVERLAP\x10\b\x12\x14\n" +
+	"\x10END_REASON_SLEPT\x10\t*b\n" +
 	"\x04Mark\x12\x14\n" +
 	"\x10MARK_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -6168,7 +7839,14 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x10LEASE_STATE_HELD\x10\x01\x12\x1c\n" +
 	"\x18LEASE_STATE_TRANSFERRING\x10\x02\x12\x17\n" +
 	"\x13LEASE_STATE_REVOKED\x10\x03\x12\x16\n" +
-	"\x12LEASE_STATE_BARRED\x10\x04B&Z$github.com/miwnode/miwnode/fsm/fsmpbb\x06proto3"
+	"\x12LEASE_STATE_BARRED\x10\x04*\xb0\x01\n" +
+	"\vWorkerState\x12\x1c\n" +
+	"\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14WORKER_STATE_LOADING\x10\x01\x12\x18\n" +
+	"\x14WORKER_STATE_STOPPED\x10\x02\x12\x18\n" +
+	"\x14WORKER_STATE_RUNNING\x10\x03\x12\x1c\n" +
+	"\x18WORKER_STATE_LOAD_FAILED\x10\x04\x12\x17\n" +
+	"\x13WORKER_STATE_FAILED\x10\x05B&Z$github.com/miwnode/miwnode/fsm/fsmpbb\x06proto3"
 
 var (
 	file_fsm_fsmpb_fsm_proto_rawDescOnce sync.Once
@@ -6182,150 +7860,191 @@ func file_fsm_fsmpb_fsm_proto_rawDescGZIP() []byte {
 	return file_fsm_fsmpb_fsm_proto_rawDescData
 }
 
-var file_fsm_fsmpb_fsm_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_fsm_fsmpb_fsm_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_fsm_fsmpb_fsm_proto_goTypes = []any{
-	(MemberChange)(0),       // 0: miwnode.fsm.v1.MemberChange
-	(EndReason)(0),          // 1: miwnode.fsm.v1.EndReason
-	(Mark)(0),               // 2: miwnode.fsm.v1.Mark
-	(LeaseState)(0),         // 3: miwnode.fsm.v1.LeaseState
-	(*Batch)(nil),           // 4: miwnode.fsm.v1.Batch
-	(*Proposal)(nil),        // 5: miwnode.fsm.v1.Proposal
-	(*Command)(nil),         // 6: miwnode.fsm.v1.Command
-	(*InitCluster)(nil),     // 7: miwnode.fsm.v1.InitCluster
-	(*SetVersion)(nil),      // 8: miwnode.fsm.v1.SetVersion
-	(*RecordLeader)(nil),    // 9: miwnode.fsm.v1.RecordLeader
-	(*RecordMember)(nil),    // 10: miwnode.fsm.v1.RecordMember
-	(*Label)(nil),           // 11: miwnode.fsm.v1.Label
-	(*OpenSession)(nil),     // 12: miwnode.fsm.v1.OpenSession
-	(*CloseSession)(nil),    // 13: miwnode.fsm.v1.CloseSession
-	(*ExpireSession)(nil),   // 14: miwnode.fsm.v1.ExpireSession
-	(*Acquire)(nil),         // 15: miwnode.fsm.v1.Acquire
-	(*CancelWait)(nil),      // 16: miwnode.fsm.v1.CancelWait
-	(*Release)(nil),         // 17: miwnode.fsm.v1.Release
-	(*Transfer)(nil),        // 18: miwnode.fsm.v1.Transfer
-	(*Revoke)(nil),          // 19: miwnode.fsm.v1.Revoke
-	(*FreeRevoked)(nil),     // 20: miwnode.fsm.v1.FreeRevoked
-	(*LiftBar)(nil),         // 21: miwnode.fsm.v1.LiftBar
-	(*MarkInstance)(nil),    // 22: miwnode.fsm.v1.MarkInstance
-	(*WorkloadSpec)(nil),    // 23: miwnode.fsm.v1.WorkloadSpec
-	(*PutCatalog)(nil),      // 24: miwnode.fsm.v1.PutCatalog
-	(*GroupSettings)(nil),   // 25: miwnode.fsm.v1.GroupSettings
-	(*PutGroup)(nil),        // 26: miwnode.fsm.v1.PutGroup
-	(*JoinGroup)(nil),       // 27: miwnode.fsm.v1.JoinGroup
-	(*LeaveGroup)(nil),      // 28: miwnode.fsm.v1.LeaveGroup
-	(*Assignment)(nil),      // 29: miwnode.fsm.v1.Assignment
-	(*PlanGroup)(nil),       // 30: miwnode.fsm.v1.PlanGroup
-	(*MoveWorkload)(nil),    // 31: miwnode.fsm.v1.MoveWorkload
-	(*SetPin)(nil),          // 32: miwnode.fsm.v1.SetPin
-	(*SetPause)(nil),        // 33: miwnode.fsm.v1.SetPause
-	(*Prepared)(nil),        // 34: miwnode.fsm.v1.Prepared
-	(*ForgetFailure)(nil),   // 35: miwnode.fsm.v1.ForgetFailure
-	(*RecordJob)(nil),       // 36: miwnode.fsm.v1.RecordJob
-	(*RecordOverlap)(nil),   // 37: miwnode.fsm.v1.RecordOverlap
-	(*RecordStuck)(nil),     // 38: miwnode.fsm.v1.RecordStuck
-	(*Result)(nil),          // 39: miwnode.fsm.v1.Result
-	(*Record)(nil),          // 40: miwnode.fsm.v1.Record
-	(*ClusterRecord)(nil),   // 41: miwnode.fsm.v1.ClusterRecord
-	(*MarkRecord)(nil),      // 42: miwnode.fsm.v1.MarkRecord
-	(*SessionRecord)(nil),   // 43: miwnode.fsm.v1.SessionRecord
-	(*LeaseRecord)(nil),     // 44: miwnode.fsm.v1.LeaseRecord
-	(*StuckRecord)(nil),     // 45: miwnode.fsm.v1.StuckRecord
-	(*WaiterRecord)(nil),    // 46: miwnode.fsm.v1.WaiterRecord
-	(*ClientRecord)(nil),    // 47: miwnode.fsm.v1.ClientRecord
-	(*SeqResult)(nil),       // 48: miwnode.fsm.v1.SeqResult
-	(*KeyedRecord)(nil),     // 49: miwnode.fsm.v1.KeyedRecord
-	(*EventRecord)(nil),     // 50: miwnode.fsm.v1.EventRecord
-	(*LedgerRecord)(nil),    // 51: miwnode.fsm.v1.LedgerRecord
-	(*EndRecord)(nil),       // 52: miwnode.fsm.v1.EndRecord
-	(*CatalogRecord)(nil),   // 53: miwnode.fsm.v1.CatalogRecord
-	(*GroupRecord)(nil),     // 54: miwnode.fsm.v1.GroupRecord
-	(*MemberRecord)(nil),    // 55: miwnode.fsm.v1.MemberRecord
-	(*FailureRecord)(nil),   // 56: miwnode.fsm.v1.FailureRecord
-	(*LastOwnerRecord)(nil), // 57: miwnode.fsm.v1.LastOwnerRecord
-	(*WorkloadRecord)(nil),  // 58: miwnode.fsm.v1.WorkloadRecord
-	(*JobRunRecord)(nil),    // 59: miwnode.fsm.v1.JobRunRecord
-	(*JobRecord)(nil),       // 60: miwnode.fsm.v1.JobRecord
+	(MemberChange)(0),         // 0: miwnode.fsm.v1.MemberChange
+	(EndReason)(0),            // 1: miwnode.fsm.v1.EndReason
+	(Mark)(0),                 // 2: miwnode.fsm.v1.Mark
+	(LeaseState)(0),           // 3: miwnode.fsm.v1.LeaseState
+	(WorkerState)(0),          // 4: miwnode.fsm.v1.WorkerState
+	(*Batch)(nil),             // 5: miwnode.fsm.v1.Batch
+	(*Proposal)(nil),          // 6: miwnode.fsm.v1.Proposal
+	(*Command)(nil),           // 7: miwnode.fsm.v1.Command
+	(*InitCluster)(nil),       // 8: miwnode.fsm.v1.InitCluster
+	(*SetVersion)(nil),        // 9: miwnode.fsm.v1.SetVersion
+	(*RecordLeader)(nil),      // 10: miwnode.fsm.v1.RecordLeader
+	(*RecordMember)(nil),      // 11: miwnode.fsm.v1.RecordMember
+	(*Label)(nil),             // 12: miwnode.fsm.v1.Label
+	(*OpenSession)(nil),       // 13: miwnode.fsm.v1.OpenSession
+	(*CloseSession)(nil),      // 14: miwnode.fsm.v1.CloseSession
+	(*ExpireSession)(nil),     // 15: miwnode.fsm.v1.ExpireSession
+	(*Acquire)(nil),           // 16: miwnode.fsm.v1.Acquire
+	(*CancelWait)(nil),        // 17: miwnode.fsm.v1.CancelWait
+	(*Release)(nil),           // 18: miwnode.fsm.v1.Release
+	(*Transfer)(nil),          // 19: miwnode.fsm.v1.Transfer
+	(*Revoke)(nil),            // 20: miwnode.fsm.v1.Revoke
+	(*FreeRevoked)(nil),       // 21: miwnode.fsm.v1.FreeRevoked
+	(*LiftBar)(nil),           // 22: miwnode.fsm.v1.LiftBar
+	(*MarkInstance)(nil),      // 23: miwnode.fsm.v1.MarkInstance
+	(*WorkloadSpec)(nil),      // 24: miwnode.fsm.v1.WorkloadSpec
+	(*PutCatalog)(nil),        // 25: miwnode.fsm.v1.PutCatalog
+	(*GroupSettings)(nil),     // 26: miwnode.fsm.v1.GroupSettings
+	(*PutGroup)(nil),          // 27: miwnode.fsm.v1.PutGroup
+	(*JoinGroup)(nil),         // 28: miwnode.fsm.v1.JoinGroup
+	(*LeaveGroup)(nil),        // 29: miwnode.fsm.v1.LeaveGroup
+	(*Assignment)(nil),        // 30: miwnode.fsm.v1.Assignment
+	(*PlanGroup)(nil),         // 31: miwnode.fsm.v1.PlanGroup
+	(*MoveWorkload)(nil),      // 32: miwnode.fsm.v1.MoveWorkload
+	(*SetPin)(nil),            // 33: miwnode.fsm.v1.SetPin
+	(*SetPause)(nil),          // 34: miwnode.fsm.v1.SetPause
+	(*Prepared)(nil),          // 35: miwnode.fsm.v1.Prepared
+	(*ForgetFailure)(nil),     // 36: miwnode.fsm.v1.ForgetFailure
+	(*RecordJob)(nil),         // 37: miwnode.fsm.v1.RecordJob
+	(*RecordOverlap)(nil),     // 38: miwnode.fsm.v1.RecordOverlap
+	(*RecordSleep)(nil),       // 39: miwnode.fsm.v1.RecordSleep
+	(*RecordStuck)(nil),       // 40: miwnode.fsm.v1.RecordStuck
+	(*DeleteGroup)(nil),       // 41: miwnode.fsm.v1.DeleteGroup
+	(*CreateWorker)(nil),      // 42: miwnode.fsm.v1.CreateWorker
+	(*StartWorker)(nil),       // 43: miwnode.fsm.v1.StartWorker
+	(*StopWorker)(nil),        // 44: miwnode.fsm.v1.StopWorker
+	(*ReloadWorker)(nil),      // 45: miwnode.fsm.v1.ReloadWorker
+	(*DeleteWorker)(nil),      // 46: miwnode.fsm.v1.DeleteWorker
+	(*SetWorkerTags)(nil),     // 47: miwnode.fsm.v1.SetWorkerTags
+	(*BeginLoad)(nil),         // 48: miwnode.fsm.v1.BeginLoad
+	(*FinishLoad)(nil),        // 49: miwnode.fsm.v1.FinishLoad
+	(*FinishRun)(nil),         // 50: miwnode.fsm.v1.FinishRun
+	(*Result)(nil),            // 51: miwnode.fsm.v1.Result
+	(*Record)(nil),            // 52: miwnode.fsm.v1.Record
+	(*ClusterRecord)(nil),     // 53: miwnode.fsm.v1.ClusterRecord
+	(*MarkRecord)(nil),        // 54: miwnode.fsm.v1.MarkRecord
+	(*SessionRecord)(nil),     // 55: miwnode.fsm.v1.SessionRecord
+	(*LeaseRecord)(nil),       // 56: miwnode.fsm.v1.LeaseRecord
+	(*StuckRecord)(nil),       // 57: miwnode.fsm.v1.StuckRecord
+	(*WaiterRecord)(nil),      // 58: miwnode.fsm.v1.WaiterRecord
+	(*ClientRecord)(nil),      // 59: miwnode.fsm.v1.ClientRecord
+	(*SeqResult)(nil),         // 60: miwnode.fsm.v1.SeqResult
+	(*KeyedRecord)(nil),       // 61: miwnode.fsm.v1.KeyedRecord
+	(*EventRecord)(nil),       // 62: miwnode.fsm.v1.EventRecord
+	(*WorkerNoteRecord)(nil),  // 63: miwnode.fsm.v1.WorkerNoteRecord
+	(*LedgerRecord)(nil),      // 64: miwnode.fsm.v1.LedgerRecord
+	(*EndRecord)(nil),         // 65: miwnode.fsm.v1.EndRecord
+	(*CatalogRecord)(nil),     // 66: miwnode.fsm.v1.CatalogRecord
+	(*GroupRecord)(nil),       // 67: miwnode.fsm.v1.GroupRecord
+	(*MemberRecord)(nil),      // 68: miwnode.fsm.v1.MemberRecord
+	(*FailureRecord)(nil),     // 69: miwnode.fsm.v1.FailureRecord
+	(*LastOwnerRecord)(nil),   // 70: miwnode.fsm.v1.LastOwnerRecord
+	(*WorkloadRecord)(nil),    // 71: miwnode.fsm.v1.WorkloadRecord
+	(*JobRunRecord)(nil),      // 72: miwnode.fsm.v1.JobRunRecord
+	(*JobRecord)(nil),         // 73: miwnode.fsm.v1.JobRecord
+	(*SourceRecord)(nil),      // 74: miwnode.fsm.v1.SourceRecord
+	(*WorkerErrorRecord)(nil), // 75: miwnode.fsm.v1.WorkerErrorRecord
+	(*WorkerRecord)(nil),      // 76: miwnode.fsm.v1.WorkerRecord
 }
 var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
-	5,  // 0: miwnode.fsm.v1.Batch.proposals:type_name -> miwnode.fsm.v1.Proposal
-	6,  // 1: miwnode.fsm.v1.Proposal.commands:type_name -> miwnode.fsm.v1.Command
-	7,  // 2: miwnode.fsm.v1.Command.init_cluster:type_name -> miwnode.fsm.v1.InitCluster
-	8,  // 3: miwnode.fsm.v1.Command.set_version:type_name -> miwnode.fsm.v1.SetVersion
-	9,  // 4: miwnode.fsm.v1.Command.record_leader:type_name -> miwnode.fsm.v1.RecordLeader
-	10, // 5: miwnode.fsm.v1.Command.record_member:type_name -> miwnode.fsm.v1.RecordMember
-	12, // 6: miwnode.fsm.v1.Command.open_session:type_name -> miwnode.fsm.v1.OpenSession
-	13, // 7: miwnode.fsm.v1.Command.close_session:type_name -> miwnode.fsm.v1.CloseSession
-	14, // 8: miwnode.fsm.v1.Command.expire_session:type_name -> miwnode.fsm.v1.ExpireSession
-	15, // 9: miwnode.fsm.v1.Command.acquire:type_name -> miwnode.fsm.v1.Acquire
-	16, // 10: miwnode.fsm.v1.Command.cancel_wait:type_name -> miwnode.fsm.v1.CancelWait
-	17, // 11: miwnode.fsm.v1.Command.release:type_name -> miwnode.fsm.v1.Release
-	18, // 12: miwnode.fsm.v1.Command.transfer:type_name -> miwnode.fsm.v1.Transfer
-	19, // 13: miwnode.fsm.v1.Command.revoke:type_name -> miwnode.fsm.v1.Revoke
-	20, // 14: miwnode.fsm.v1.Command.free_revoked:type_name -> miwnode.fsm.v1.FreeRevoked
-	21, // 15: miwnode.fsm.v1.Command.lift_bar:type_name -> miwnode.fsm.v1.LiftBar
-	22, // 16: miwnode.fsm.v1.Command.mark_instance:type_name -> miwnode.fsm.v1.MarkInstance
-	24, // 17: miwnode.fsm.v1.Command.put_catalog:type_name -> miwnode.fsm.v1.PutCatalog
-	26, // 18: miwnode.fsm.v1.Command.put_group:type_name -> miwnode.fsm.v1.PutGroup
-	27, // 19: miwnode.fsm.v1.Command.join_group:type_name -> miwnode.fsm.v1.JoinGroup
-	28, // 20: miwnode.fsm.v1.Command.leave_group:type_name -> miwnode.fsm.v1.LeaveGroup
-	30, // 21: miwnode.fsm.v1.Command.plan_group:type_name -> miwnode.fsm.v1.PlanGroup
-	31, // 22: miwnode.fsm.v1.Command.move_workload:type_name -> miwnode.fsm.v1.MoveWorkload
-	32, // 23: miwnode.fsm.v1.Command.set_pin:type_name -> miwnode.fsm.v1.SetPin
-	33, // 24: miwnode.fsm.v1.Command.set_pause:type_name -> miwnode.fsm.v1.SetPause
-	34, // 25: miwnode.fsm.v1.Command.prepared:type_name -> miwnode.fsm.v1.Prepared
-	35, // 26: miwnode.fsm.v1.Command.forget_failure:type_name -> miwnode.fsm.v1.ForgetFailure
-	36, // 27: miwnode.fsm.v1.Command.record_job:type_name -> miwnode.fsm.v1.RecordJob
-	37, // 28: miwnode.fsm.v1.Command.record_overlap:type_name -> miwnode.fsm.v1.RecordOverlap
-	38, // 29: miwnode.fsm.v1.Command.record_stuck:type_name -> miwnode.fsm.v1.RecordStuck
-	0,  // 30: miwnode.fsm.v1.RecordMember.change:type_name -> miwnode.fsm.v1.MemberChange
-	11, // 31: miwnode.fsm.v1.OpenSession.labels:type_name -> miwnode.fsm.v1.Label
-	1,  // 32: miwnode.fsm.v1.CloseSession.reason:type_name -> miwnode.fsm.v1.EndReason
-	2,  // 33: miwnode.fsm.v1.MarkInstance.mark:type_name -> miwnode.fsm.v1.Mark
-	11, // 34: miwnode.fsm.v1.WorkloadSpec.labels:type_name -> miwnode.fsm.v1.Label
-	23, // 35: miwnode.fsm.v1.PutCatalog.workloads:type_name -> miwnode.fsm.v1.WorkloadSpec
-	25, // 36: miwnode.fsm.v1.PutGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
-	25, // 37: miwnode.fsm.v1.JoinGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
-	29, // 38: miwnode.fsm.v1.PlanGroup.assignments:type_name -> miwnode.fsm.v1.Assignment
-	44, // 39: miwnode.fsm.v1.Result.held_by:type_name -> miwnode.fsm.v1.LeaseRecord
-	41, // 40: miwnode.fsm.v1.Record.cluster:type_name -> miwnode.fsm.v1.ClusterRecord
-	43, // 41: miwnode.fsm.v1.Record.session:type_name -> miwnode.fsm.v1.SessionRecord
-	44, // 42: miwnode.fsm.v1.Record.lease:type_name -> miwnode.fsm.v1.LeaseRecord
-	46, // 43: miwnode.fsm.v1.Record.waiter:type_name -> miwnode.fsm.v1.WaiterRecord
-	47, // 44: miwnode.fsm.v1.Record.client:type_name -> miwnode.fsm.v1.ClientRecord
-	49, // 45: miwnode.fsm.v1.Record.keyed:type_name -> miwnode.fsm.v1.KeyedRecord
-	50, // 46: miwnode.fsm.v1.Record.event:type_name -> miwnode.fsm.v1.EventRecord
-	51, // 47: miwnode.fsm.v1.Record.ledger:type_name -> miwnode.fsm.v1.LedgerRecord
-	48, // 48: miwnode.fsm.v1.Record.result:type_name -> miwnode.fsm.v1.SeqResult
-	52, // 49: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
-	53, // 50: miwnode.fsm.v1.Record.catalog:type_name -> miwnode.fsm.v1.CatalogRecord
-	54, // 51: miwnode.fsm.v1.Record.group:type_name -> miwnode.fsm.v1.GroupRecord
-	55, // 52: miwnode.fsm.v1.Record.member:type_name -> miwnode.fsm.v1.MemberRecord
-	58, // 53: miwnode.fsm.v1.Record.workload:type_name -> miwnode.fsm.v1.WorkloadRecord
-	60, // 54: miwnode.fsm.v1.Record.job:type_name -> miwnode.fsm.v1.JobRecord
-	12, // 55: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
-	42, // 56: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
-	42, // 57: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
-	3,  // 58: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
-	45, // 59: miwnode.fsm.v1.LeaseRecord.stuck:type_name -> miwnode.fsm.v1.StuckRecord
-	39, // 60: miwnode.fsm.v1.SeqResult.result:type_name -> miwnode.fsm.v1.Result
-	48, // 61: miwnode.fsm.v1.KeyedRecord.result:type_name -> miwnode.fsm.v1.SeqResult
-	1,  // 62: miwnode.fsm.v1.EventRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
-	1,  // 63: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
-	24, // 64: miwnode.fsm.v1.CatalogRecord.put:type_name -> miwnode.fsm.v1.PutCatalog
-	25, // 65: miwnode.fsm.v1.GroupRecord.settings:type_name -> miwnode.fsm.v1.GroupSettings
-	27, // 66: miwnode.fsm.v1.MemberRecord.join:type_name -> miwnode.fsm.v1.JoinGroup
-	1,  // 67: miwnode.fsm.v1.LastOwnerRecord.reason:type_name -> miwnode.fsm.v1.EndReason
-	42, // 68: miwnode.fsm.v1.WorkloadRecord.pin:type_name -> miwnode.fsm.v1.MarkRecord
-	42, // 69: miwnode.fsm.v1.WorkloadRecord.pause:type_name -> miwnode.fsm.v1.MarkRecord
-	56, // 70: miwnode.fsm.v1.WorkloadRecord.failure:type_name -> miwnode.fsm.v1.FailureRecord
-	57, // 71: miwnode.fsm.v1.WorkloadRecord.last:type_name -> miwnode.fsm.v1.LastOwnerRecord
-	59, // 72: miwnode.fsm.v1.JobRecord.recent:type_name -> miwnode.fsm.v1.JobRunRecord
-	73, // [73:73] is the sub-list for method output_type
-	73, // [73:73] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	6,  // 0: miwnode.fsm.v1.Batch.proposals:type_name -> miwnode.fsm.v1.Proposal
+	7,  // 1: miwnode.fsm.v1.Proposal.commands:type_name -> miwnode.fsm.v1.Command
+	8,  // 2: miwnode.fsm.v1.Command.init_cluster:type_name -> miwnode.fsm.v1.InitCluster
+	9,  // 3: miwnode.fsm.v1.Command.set_version:type_name -> miwnode.fsm.v1.SetVersion
+	10, // 4: miwnode.fsm.v1.Command.record_leader:type_name -> miwnode.fsm.v1.RecordLeader
+	11, // 5: miwnode.fsm.v1.Command.record_member:type_name -> miwnode.fsm.v1.RecordMember
+	13, // 6: miwnode.fsm.v1.Command.open_session:type_name -> miwnode.fsm.v1.OpenSession
+	14, // 7: miwnode.fsm.v1.Command.close_session:type_name -> miwnode.fsm.v1.CloseSession
+	15, // 8: miwnode.fsm.v1.Command.expire_session:type_name -> miwnode.fsm.v1.ExpireSession
+	16, // 9: miwnode.fsm.v1.Command.acquire:type_name -> miwnode.fsm.v1.Acquire
+	17, // 10: miwnode.fsm.v1.Command.cancel_wait:type_name -> miwnode.fsm.v1.CancelWait
+	18, // 11: miwnode.fsm.v1.Command.release:type_name -> miwnode.fsm.v1.Release
+	19, // 12: miwnode.fsm.v1.Command.transfer:type_name -> miwnode.fsm.v1.Transfer
+	20, // 13: miwnode.fsm.v1.Command.revoke:type_name -> miwnode.fsm.v1.Revoke
+	21, // 14: miwnode.fsm.v1.Command.free_revoked:type_name -> miwnode.fsm.v1.FreeRevoked
+	22, // 15: miwnode.fsm.v1.Command.lift_bar:type_name -> miwnode.fsm.v1.LiftBar
+	23, // 16: miwnode.fsm.v1.Command.mark_instance:type_name -> miwnode.fsm.v1.MarkInstance
+	25, // 17: miwnode.fsm.v1.Command.put_catalog:type_name -> miwnode.fsm.v1.PutCatalog
+	27, // 18: miwnode.fsm.v1.Command.put_group:type_name -> miwnode.fsm.v1.PutGroup
+	28, // 19: miwnode.fsm.v1.Command.join_group:type_name -> miwnode.fsm.v1.JoinGroup
+	29, // 20: miwnode.fsm.v1.Command.leave_group:type_name -> miwnode.fsm.v1.LeaveGroup
+	31, // 21: miwnode.fsm.v1.Command.plan_group:type_name -> miwnode.fsm.v1.PlanGroup
+	32, // 22: miwnode.fsm.v1.Command.move_workload:type_name -> miwnode.fsm.v1.MoveWorkload
+	33, // 23: miwnode.fsm.v1.Command.set_pin:type_name -> miwnode.fsm.v1.SetPin
+	34, // 24: miwnode.fsm.v1.Command.set_pause:type_name -> miwnode.fsm.v1.SetPause
+	35, // 25: miwnode.fsm.v1.Command.prepared:type_name -> miwnode.fsm.v1.Prepared
+	36, // 26: miwnode.fsm.v1.Command.forget_failure:type_name -> miwnode.fsm.v1.ForgetFailure
+	37, // 27: miwnode.fsm.v1.Command.record_job:type_name -> miwnode.fsm.v1.RecordJob
+	38, // 28: miwnode.fsm.v1.Command.record_overlap:type_name -> miwnode.fsm.v1.RecordOverlap
+	40, // 29: miwnode.fsm.v1.Command.record_stuck:type_name -> miwnode.fsm.v1.RecordStuck
+	41, // 30: miwnode.fsm.v1.Command.delete_group:type_name -> miwnode.fsm.v1.DeleteGroup
+	42, // 31: miwnode.fsm.v1.Command.create_worker:type_name -> miwnode.fsm.v1.CreateWorker
+	43, // 32: miwnode.fsm.v1.Command.start_worker:type_name -> miwnode.fsm.v1.StartWorker
+	44, // 33: miwnode.fsm.v1.Command.stop_worker:type_name -> miwnode.fsm.v1.StopWorker
+	45, // 34: miwnode.fsm.v1.Command.reload_worker:type_name -> miwnode.fsm.v1.ReloadWorker
+	46, // 35: miwnode.fsm.v1.Command.delete_worker:type_name -> miwnode.fsm.v1.DeleteWorker
+	47, // 36: miwnode.fsm.v1.Command.set_worker_tags:type_name -> miwnode.fsm.v1.SetWorkerTags
+	48, // 37: miwnode.fsm.v1.Command.begin_load:type_name -> miwnode.fsm.v1.BeginLoad
+	49, // 38: miwnode.fsm.v1.Command.finish_load:type_name -> miwnode.fsm.v1.FinishLoad
+	50, // 39: miwnode.fsm.v1.Command.finish_run:type_name -> miwnode.fsm.v1.FinishRun
+	39, // 40: miwnode.fsm.v1.Command.record_sleep:type_name -> miwnode.fsm.v1.RecordSleep
+	0,  // 41: miwnode.fsm.v1.RecordMember.change:type_name -> miwnode.fsm.v1.MemberChange
+	12, // 42: miwnode.fsm.v1.OpenSession.labels:type_name -> miwnode.fsm.v1.Label
+	1,  // 43: miwnode.fsm.v1.CloseSession.reason:type_name -> miwnode.fsm.v1.EndReason
+	2,  // 44: miwnode.fsm.v1.MarkInstance.mark:type_name -> miwnode.fsm.v1.Mark
+	12, // 45: miwnode.fsm.v1.WorkloadSpec.labels:type_name -> miwnode.fsm.v1.Label
+	24, // 46: miwnode.fsm.v1.PutCatalog.workloads:type_name -> miwnode.fsm.v1.WorkloadSpec
+	26, // 47: miwnode.fsm.v1.PutGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	26, // 48: miwnode.fsm.v1.JoinGroup.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	30, // 49: miwnode.fsm.v1.PlanGroup.assignments:type_name -> miwnode.fsm.v1.Assignment
+	12, // 50: miwnode.fsm.v1.CreateWorker.env:type_name -> miwnode.fsm.v1.Label
+	12, // 51: miwnode.fsm.v1.CreateWorker.tags:type_name -> miwnode.fsm.v1.Label
+	12, // 52: miwnode.fsm.v1.SetWorkerTags.tags:type_name -> miwnode.fsm.v1.Label
+	56, // 53: miwnode.fsm.v1.Result.held_by:type_name -> miwnode.fsm.v1.LeaseRecord
+	53, // 54: miwnode.fsm.v1.Record.cluster:type_name -> miwnode.fsm.v1.ClusterRecord
+	55, // 55: miwnode.fsm.v1.Record.session:type_name -> miwnode.fsm.v1.SessionRecord
+	56, // 56: miwnode.fsm.v1.Record.lease:type_name -> miwnode.fsm.v1.LeaseRecord
+	58, // 57: miwnode.fsm.v1.Record.waiter:type_name -> miwnode.fsm.v1.WaiterRecord
+	59, // 58: miwnode.fsm.v1.Record.client:type_name -> miwnode.fsm.v1.ClientRecord
+	61, // 59: miwnode.fsm.v1.Record.keyed:type_name -> miwnode.fsm.v1.KeyedRecord
+	62, // 60: miwnode.fsm.v1.Record.event:type_name -> miwnode.fsm.v1.EventRecord
+	64, // 61: miwnode.fsm.v1.Record.ledger:type_name -> miwnode.fsm.v1.LedgerRecord
+	60, // 62: miwnode.fsm.v1.Record.result:type_name -> miwnode.fsm.v1.SeqResult
+	65, // 63: miwnode.fsm.v1.Record.end:type_name -> miwnode.fsm.v1.EndRecord
+	66, // 64: miwnode.fsm.v1.Record.catalog:type_name -> miwnode.fsm.v1.CatalogRecord
+	67, // 65: miwnode.fsm.v1.Record.group:type_name -> miwnode.fsm.v1.GroupRecord
+	68, // 66: miwnode.fsm.v1.Record.member:type_name -> miwnode.fsm.v1.MemberRecord
+	71, // 67: miwnode.fsm.v1.Record.workload:type_name -> miwnode.fsm.v1.WorkloadRecord
+	73, // 68: miwnode.fsm.v1.Record.job:type_name -> miwnode.fsm.v1.JobRecord
+	76, // 69: miwnode.fsm.v1.Record.worker:type_name -> miwnode.fsm.v1.WorkerRecord
+	13, // 70: miwnode.fsm.v1.SessionRecord.open:type_name -> miwnode.fsm.v1.OpenSession
+	54, // 71: miwnode.fsm.v1.SessionRecord.drain:type_name -> miwnode.fsm.v1.MarkRecord
+	54, // 72: miwnode.fsm.v1.SessionRecord.cordon:type_name -> miwnode.fsm.v1.MarkRecord
+	3,  // 73: miwnode.fsm.v1.LeaseRecord.state:type_name -> miwnode.fsm.v1.LeaseState
+	57, // 74: miwnode.fsm.v1.LeaseRecord.stuck:type_name -> miwnode.fsm.v1.StuckRecord
+	51, // 75: miwnode.fsm.v1.SeqResult.result:type_name -> miwnode.fsm.v1.Result
+	60, // 76: miwnode.fsm.v1.KeyedRecord.result:type_name -> miwnode.fsm.v1.SeqResult
+	1,  // 77: miwnode.fsm.v1.EventRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	63, // 78: miwnode.fsm.v1.EventRecord.worker:type_name -> miwnode.fsm.v1.WorkerNoteRecord
+	4,  // 79: miwnode.fsm.v1.WorkerNoteRecord.state:type_name -> miwnode.fsm.v1.WorkerState
+	75, // 80: miwnode.fsm.v1.WorkerNoteRecord.error:type_name -> miwnode.fsm.v1.WorkerErrorRecord
+	1,  // 81: miwnode.fsm.v1.LedgerRecord.end_reason:type_name -> miwnode.fsm.v1.EndReason
+	25, // 82: miwnode.fsm.v1.CatalogRecord.put:type_name -> miwnode.fsm.v1.PutCatalog
+	26, // 83: miwnode.fsm.v1.GroupRecord.settings:type_name -> miwnode.fsm.v1.GroupSettings
+	28, // 84: miwnode.fsm.v1.MemberRecord.join:type_name -> miwnode.fsm.v1.JoinGroup
+	1,  // 85: miwnode.fsm.v1.LastOwnerRecord.reason:type_name -> miwnode.fsm.v1.EndReason
+	54, // 86: miwnode.fsm.v1.WorkloadRecord.pin:type_name -> miwnode.fsm.v1.MarkRecord
+	54, // 87: miwnode.fsm.v1.WorkloadRecord.pause:type_name -> miwnode.fsm.v1.MarkRecord
+	69, // 88: miwnode.fsm.v1.WorkloadRecord.failure:type_name -> miwnode.fsm.v1.FailureRecord
+	70, // 89: miwnode.fsm.v1.WorkloadRecord.last:type_name -> miwnode.fsm.v1.LastOwnerRecord
+	72, // 90: miwnode.fsm.v1.JobRecord.recent:type_name -> miwnode.fsm.v1.JobRunRecord
+	74, // 91: miwnode.fsm.v1.WorkerRecord.current:type_name -> miwnode.fsm.v1.SourceRecord
+	74, // 92: miwnode.fsm.v1.WorkerRecord.next:type_name -> miwnode.fsm.v1.SourceRecord
+	74, // 93: miwnode.fsm.v1.WorkerRecord.history:type_name -> miwnode.fsm.v1.SourceRecord
+	12, // 94: miwnode.fsm.v1.WorkerRecord.env:type_name -> miwnode.fsm.v1.Label
+	12, // 95: miwnode.fsm.v1.WorkerRecord.tags:type_name -> miwnode.fsm.v1.Label
+	4,  // 96: miwnode.fsm.v1.WorkerRecord.state:type_name -> miwnode.fsm.v1.WorkerState
+	75, // 97: miwnode.fsm.v1.WorkerRecord.error:type_name -> miwnode.fsm.v1.WorkerErrorRecord
+	98, // [98:98] is the sub-list for method output_type
+	98, // [98:98] is the sub-list for method input_type
+	98, // [98:98] is the sub-list for extension type_name
+	98, // [98:98] is the sub-list for extension extendee
+	0,  // [0:98] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }
@@ -6362,8 +8081,19 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Command_RecordJob)(nil),
 		(*Command_RecordOverlap)(nil),
 		(*Command_RecordStuck)(nil),
+		(*Command_DeleteGroup)(nil),
+		(*Command_CreateWorker)(nil),
+		(*Command_StartWorker)(nil),
+		(*Command_StopWorker)(nil),
+		(*Command_ReloadWorker)(nil),
+		(*Command_DeleteWorker)(nil),
+		(*Command_SetWorkerTags)(nil),
+		(*Command_BeginLoad)(nil),
+		(*Command_FinishLoad)(nil),
+		(*Command_FinishRun)(nil),
+		(*Command_RecordSleep)(nil),
 	}
-	file_fsm_fsmpb_fsm_proto_msgTypes[36].OneofWrappers = []any{
+	file_fsm_fsmpb_fsm_proto_msgTypes[47].OneofWrappers = []any{
 		(*Record_Cluster)(nil),
 		(*Record_Session)(nil),
 		(*Record_Lease)(nil),
@@ -6379,14 +8109,15 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Record_Member)(nil),
 		(*Record_Workload)(nil),
 		(*Record_Job)(nil),
+		(*Record_Worker)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fsm_fsmpb_fsm_proto_rawDesc), len(file_fsm_fsmpb_fsm_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   57,
+			NumEnums:      5,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -36,3 +36,14 @@ func (*ForgetFailure) op() {}
 func (*RecordJob) op()     {}
 func (*RecordOverlap) op() {}
 func (*RecordStuck) op()   {}
+func (*DeleteGroup) op()   {}
+func (*CreateWorker) op()  {}
+func (*StartWorker) op()   {}
+func (*StopWorker) op()    {}
+func (*ReloadWorker) op()  {}
+func (*DeleteWorker) op()  {}
+func (*SetWorkerTags) op() {}
+func (*BeginLoad) op()     {}
+func (*FinishLoad) op()    {}
+func (*FinishRun) op()     {}
+func (*RecordSleep) op()   {}
