@@ -72,6 +72,10 @@ type Config struct {
 	// Admit decides about a peer that passed all other checks, at both ends of a new stream. It must not block. Its error is sent to the
 	// peer as the reason. Nil: raft and gossip need one cluster ID known at both ends, RPC does not.
 	Admit func(k Kind, peer Identity) error
+	// Refused is told of every refusal of a greeting, by either end. It must not block.
+	Refused func(*RefusedError)
+	// Answered is told of each call that was answered here, without an error or with one, once the answer is on its way. Nil: nobody asks.
+	Answered func(Method)
 	// PeerTimeout ends an RPC connection whose peer owes an answer and is silent for so long; it is asked with pings meanwhile. Defaults to
 	// DefaultPeerTimeout.
 	PeerTimeout time.Duration

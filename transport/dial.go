@@ -35,7 +35,7 @@ func (t *Transport) dial(ctx context.Context, kind Kind, addr, want string, owne
 	}
 	if refused != nil {
 		refused.PeerAddr = addr
-		t.logRefusal(refused, raw, true)
+		t.tellRefusal(refused, raw, true)
 		return nil, refused
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func (t *Transport) introduce(ctx context.Context, raw net.Conn, kind Kind, want
 	}
 	peer := greeterOf(welcome.GetSelf())
 	if welcome.GetRefused() != 0 {
-		return nil, &RefusedError{Refusal: Refusal(welcome.GetRefused()), Reason: welcome.GetReason(), Peer: peer.id, ByPeer: true}, nil
+		return nil, &RefusedError{Refusal: Refusal(welcome.GetRefused()), Reason: welcome.GetReason(), Peer: peer.id, ByPeer: true, Known: identityOf(welcome.GetKnown())}, nil
 	}
 	refused := t.judge(kind, self, peer, cert)
 	if refused == nil && want != "" && peer.id.NodeID != want {
@@ -90,7 +90,7 @@ func (t *Transport) introduce(ctx context.Context, raw net.Conn, kind Kind, want
 			self.id.NodeID, want, raw.RemoteAddr(), peer.id.NodeID)}
 	}
 	if refused != nil {
-		b, err = appendMessage(nil, &transportpb.Verdict{Refused: uint32(refused.Refusal), Reason: refused.Reason})
+		b, err = appendMessage(nil, &transportpb.Verdict{Refused: uint32(refused.Refusal), Reason: refused.Reason, Known: known(refused)})
 	} else {
 		b, err = appendMessage(nil, nil)
 	}

@@ -76,6 +76,8 @@ type RefusedError struct {
 	Peer     Identity // as far as it is known
 	PeerAddr string   // the address of the other end
 	ByPeer   bool     // the other end refused us; else we refused it
+	// Known is, for RefusedOlderBoot and RefusedTwin, the other life of the node that was refused, as far as it is known.
+	Known Identity
 }
 
 // Error says who refused whom and why.

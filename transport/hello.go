@@ -103,27 +103,29 @@ type greeter struct {
 }
 
 func (g greeter) hello() *transportpb.Hello {
-	return &transportpb.Hello{
-		ClusterId:    g.id.ClusterID,
-		NodeId:       g.id.NodeID,
-		Boot:         g.id.Boot,
-		Nonce:        g.id.Nonce,
-		Addr:         g.id.Addr,
-		GossipChecks: g.checks,
-	}
+	h := helloOf(g.id)
+	h.GossipChecks = g.checks
+	return h
+}
+
+func helloOf(id Identity) *transportpb.Hello {
+	return &transportpb.Hello{ClusterId: id.ClusterID, NodeId: id.NodeID, Boot: id.Boot, Nonce: id.Nonce, Addr: id.Addr}
 }
 
 func greeterOf(h *transportpb.Hello) greeter {
-	return greeter{
-		id: Identity{
-			ClusterID: h.GetClusterId(),
-			NodeID:    h.GetNodeId(),
-			Boot:      h.GetBoot(),
-			Nonce:     h.GetNonce(),
-			Addr:      h.GetAddr(),
-		},
-		checks: h.GetGossipChecks(),
+	return greeter{id: identityOf(h), checks: h.GetGossipChecks()}
+}
+
+func identityOf(h *transportpb.Hello) Identity {
+	return Identity{ClusterID: h.GetClusterId(), NodeID: h.GetNodeId(), Boot: h.GetBoot(), Nonce: h.GetNonce(), Addr: h.GetAddr()}
+}
+
+// known is the other life that a refusal tells of, nil for none.
+func known(refused *RefusedError) *transportpb.Hello {
+	if refused.Known.NodeID == "" {
+		return nil
 	}
+	return helloOf(refused.Known)
 }
 
 // gossipCheck is a value that tells two gossip keys apart and nothing of the key itself.
@@ -169,8 +171,14 @@ func compare(self, peer greeter) *RefusedError {
 		return no(RefusedGossipKey, "%s and %s have different gossip keys", self.id.NodeID, peer.id.NodeID)
 	}
 	if peer.id.NodeID == self.id.NodeID && peer.id.Nonce != self.id.Nonce {
-		return no(RefusedTwin, "node ID %s is used by two processes: boot %d at %s and boot %d at %s: one of the data folders is a copy",
-			self.id.NodeID, self.id.Boot, self.id.Addr, peer.id.Boot, peer.id.Addr)
+		why := "one of the data folders is a copy"
+		if self.id.ClusterID != peer.id.ClusterID {
+			why = "the one that belongs to no cluster yet needs another node ID"
+		}
+		twin := no(RefusedTwin, "node ID %s is used by two processes: boot %d at %s and boot %d at %s: %s",
+			self.id.NodeID, self.id.Boot, self.id.Addr, peer.id.Boot, peer.id.Addr, why)
+		twin.Known = self.id
+		return twin
 	}
 	return nil
 }

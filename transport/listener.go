@@ -165,7 +165,7 @@ func (t *Transport) greet(raw net.Conn) *stream {
 	s, refused, err := t.welcome(raw)
 	switch {
 	case refused != nil:
-		t.logRefusal(refused, raw, false)
+		t.tellRefusal(refused, raw, false)
 	case err != nil && t.ctx.Err() == nil:
 		t.logBroken(err, raw)
 	}
@@ -266,7 +266,7 @@ func (t *Transport) answer(raw, conn net.Conn, kind Kind, peer greeter, cert *tl
 		return nil, nil, fmt.Errorf("wait for the verdict of node %s: %w", peer.id.NodeID, err)
 	}
 	if verdict.GetRefused() != 0 {
-		return nil, &RefusedError{Refusal: Refusal(verdict.GetRefused()), Reason: verdict.GetReason(), Peer: peer.id, ByPeer: true}, nil
+		return nil, &RefusedError{Refusal: Refusal(verdict.GetRefused()), Reason: verdict.GetReason(), Peer: peer.id, ByPeer: true, Known: identityOf(verdict.GetKnown())}, nil
 	}
 	if err := raw.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
@@ -318,7 +318,7 @@ func (t *Transport) sendRefusal(conn net.Conn, refused *RefusedError) *RefusedEr
 	switch refused.Refusal {
 	case RefusedNeedsTLS, RefusedPlain, RefusedVersion, RefusedBadGreeting: // a stranger learns no names
 	default:
-		w.Self = t.self().hello()
+		w.Self, w.Known = t.self().hello(), known(refused)
 	}
 	if sendMessage(conn, kindWelcome, w) != nil {
 		return refused
@@ -345,6 +345,14 @@ func sendMessage(conn net.Conn, kind byte, m *transportpb.Welcome) error {
 func isTimeout(err error) bool {
 	var t interface{ Timeout() bool }
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || (errors.As(err, &t) && t.Timeout())
+}
+
+// tellRefusal makes a refusal known, at whichever end this is.
+func (t *Transport) tellRefusal(refused *RefusedError, conn net.Conn, dialled bool) {
+	if t.cfg.Refused != nil {
+		t.cfg.Refused(refused)
+	}
+	t.logRefusal(refused, conn, dialled)
 }
 
 // logRefusal writes the one line about a refusal, at whichever end this is.

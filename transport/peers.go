@@ -25,11 +25,11 @@ func (a *acquaintances) meet(peer Identity) (outdated bool, refused *RefusedErro
 	case peer.ClusterID == "" && old.ClusterID != "":
 		return false, nil
 	case peer.Boot < old.Boot:
-		return false, &RefusedError{Refusal: RefusedOlderBoot, Peer: peer, Reason: fmt.Sprintf(
+		return false, &RefusedError{Refusal: RefusedOlderBoot, Peer: peer, Known: old, Reason: fmt.Sprintf(
 			"node %s greets with boot %d from %s, but boot %d has been seen at %s: an older process still runs, or its data folder is an old copy",
 			peer.NodeID, peer.Boot, peer.Addr, old.Boot, old.Addr)}
 	case peer.Boot == old.Boot && peer.Nonce != old.Nonce:
-		return false, &RefusedError{Refusal: RefusedTwin, Peer: peer, Reason: fmt.Sprintf(
+		return false, &RefusedError{Refusal: RefusedTwin, Peer: peer, Known: old, Reason: fmt.Sprintf(
 			"node ID %s with boot %d is used by two processes, at %s and at %s: one of the data folders is a copy",
 			peer.NodeID, peer.Boot, old.Addr, peer.Addr)}
 	}

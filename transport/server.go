@@ -192,6 +192,9 @@ func (c *incoming) run(h Handler) {
 	}
 	out.mu.Unlock()
 	out.wakeWriter()
+	if told := conn.t.cfg.Answered; told != nil {
+		told(c.method)
+	}
 }
 
 // invoke calls the handler; a panic becomes an error and a line with its stack.

@@ -112,6 +112,7 @@ type Welcome struct {
 	Self          *Hello                 `protobuf:"bytes,1,opt,name=self,proto3" json:"self,omitempty"`
 	Refused       uint32                 `protobuf:"varint,2,opt,name=refused,proto3" json:"refused,omitempty"` // transport.Refusal; 0 = welcome
 	Reason        string                 `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	Known         *Hello                 `protobuf:"bytes,4,opt,name=known,proto3" json:"known,omitempty"` // where the caller was refused for another life of its node: that life
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -167,11 +168,19 @@ func (x *Welcome) GetReason() string {
 	return ""
 }
 
+func (x *Welcome) GetKnown() *Hello {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
 // Verdict is the dialling end's last word: it has seen the Welcome.
 type Verdict struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Refused       uint32                 `protobuf:"varint,1,opt,name=refused,proto3" json:"refused,omitempty"` // transport.Refusal; 0 = the stream begins
 	Reason        string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Known         *Hello                 `protobuf:"bytes,3,opt,name=known,proto3" json:"known,omitempty"` // as in Welcome, of the listening end
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,6 +229,13 @@ func (x *Verdict) GetReason() string {
 	return ""
 }
 
+func (x *Verdict) GetKnown() *Hello {
+	if x != nil {
+		return x.Known
+	}
+	return nil
+}
+
 var File_transport_transportpb_transport_proto protoreflect.FileDescriptor
 
 const file_transport_transportpb_transport_proto_rawDesc = "" +
@@ -232,14 +248,16 @@ const file_transport_transportpb_transport_proto_rawDesc = "" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\x12\x14\n" +
 	"\x05nonce\x18\x04 \x01(\tR\x05nonce\x12\x12\n" +
 	"\x04addr\x18\x05 \x01(\tR\x04addr\x12#\n" +
-	"\rgossip_checks\x18\x06 \x03(\fR\fgossipChecks\"l\n" +
+	"\rgossip_checks\x18\x06 \x03(\fR\fgossipChecks\"\x9f\x01\n" +
 	"\aWelcome\x12/\n" +
 	"\x04self\x18\x01 \x01(\v2\x1b.miwnode.transport.v1.HelloR\x04self\x12\x18\n" +
 	"\arefused\x18\x02 \x01(\rR\arefused\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\";\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x121\n" +
+	"\x05known\x18\x04 \x01(\v2\x1b.miwnode.transport.v1.HelloR\x05known\"n\n" +
 	"\aVerdict\x12\x18\n" +
 	"\arefused\x18\x01 \x01(\rR\arefused\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reasonB2Z0github.com/miwnode/miwnode/transport/transportpbb\x06proto3"
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x121\n" +
+	"\x05known\x18\x03 \x01(\v2\x1b.miwnode.transport.v1.HelloR\x05knownB2Z0github.com/miwnode/miwnode/transport/transportpbb\x06proto3"
 
 var (
 	file_transport_transportpb_transport_proto_rawDescOnce sync.Once
@@ -261,11 +279,13 @@ var file_transport_transportpb_transport_proto_goTypes = []any{
 }
 var file_transport_transportpb_transport_proto_depIdxs = []int32{
 	0, // 0: miwnode.transport.v1.Welcome.self:type_name -> miwnode.transport.v1.Hello
-	1, // [1:1] is the sub-list for method output_type
-	1, // [1:1] is the sub-list for method input_type
-	1, // [1:1] is the sub-list for extension type_name
-	1, // [1:1] is the sub-list for extension extendee
-	0, // [0:1] is the sub-list for field type_name
+	0, // 1: miwnode.transport.v1.Welcome.known:type_name -> miwnode.transport.v1.Hello
+	0, // 2: miwnode.transport.v1.Verdict.known:type_name -> miwnode.transport.v1.Hello
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_transport_transportpb_transport_proto_init() }
