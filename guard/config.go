@@ -107,7 +107,8 @@ func (s Spec) validate() error {
 // Feed says until when commands may run, and what to close if the node dies. Each Feed replaces the one before.
 type Feed struct {
 	// StopAt and KillAt are instants of CLOCK_BOOTTIME (see BootTime). At StopAt all commands get TERM and no more are
-	// started; at KillAt they get KILL. A command that was told to stop is not spared by a later Feed.
+	// started; at KillAt they get KILL. A command that was told to stop is not spared by a later Feed, nor is one that
+	// should have been: a Feed that is made after the StopAt of the one before is for new commands only.
 	StopAt, KillAt time.Duration
 	// Session is what to close when the node is dead. Nil closes nothing.
 	Session *Session

@@ -10,6 +10,9 @@
 // its descendants is gone, it closes the node's session through any peer that answers, so that a successor starts within
 // milliseconds instead of a TTL.
 //
+// A third process, the watcher, stands by from the first command on. It blocks until the guard is dead, or has let a KillAt pass, and
+// then kills what the guard should have killed. It can only end work sooner: it closes no session and frees no lease.
+//
 // An embedding program calls [Main] first thing in main:
 //
 //	func main() {
@@ -32,25 +35,33 @@
 // # Guarantees
 //
 //   - A command runs at most until the KillAt last fed: it gets TERM at StopAt and KILL at KillAt, whether the node is cut off, stopped
-//     (SIGSTOP), hung or gone. Both are instants of CLOCK_BOOTTIME: a machine that was suspended is late, never early.
+//     (SIGSTOP), hung or gone, and so is the guard (then its watcher kills, 50 ms after KillAt). Once KillAt has passed there is
+//     no TERM any more, nor anything else that the node said meanwhile. Both are instants of CLOCK_BOOTTIME: on a machine that was
+//     suspended, or a guard and a watcher that both were stopped, a command goes on until one of the two gets to run again.
 //   - Everything a command started goes with it: its process group, descendants that left the group or the session, and orphans,
 //     which the kernel hands to the guard. An orphan that can be told to belong to none of several running commands (it left the
 //     session and emptied its environment) goes with the first of them that ends: too early rather than too late.
 //   - A session is closed only if three things hold: the pipe to the node has ended, a pidfd says that the node's process has exited,
-//     and the guard has no child left. No time and no suspicion is part of it. A node that is stopped is not dead.
+//     and the guard has no child left, its watcher included. No time and no suspicion is part of it. A node that is stopped is not dead.
 //   - A command runs only after the record that names it (process group, start time, pid namespace) is on disk, so [Leftovers] of a
-//     later start finds it even if the node and the guard were killed together.
+//     later start finds it even if the node, the guard and the watcher were killed together.
+//   - If the node and the guard are killed together, as by a kill of everything of one name, the kernel kills each command, and the watcher
+//     all that carries the mark (MIW_RUN) of the guard's runs or is in their process groups, at once, without a new start.
 //   - The end of a command is reported once, when all of it is gone. If the guard itself is killed, the node stops all of its
 //     commands hard, reports them as killed, and starts the guard again.
 //
-// What does not hold: if the machine, the container or its pid namespace ends, the guard ends with it, and the TTL or the
-// restart decides. A command that changes its user can't be killed by a guard without the rights to do so; it is reported as
+// What does not hold: if the node, the guard and the watcher are all killed together, the kernel ends each command, but not what a
+// command has started: a program that a shell waits for, a job in the background, a daemon. That goes on, beyond the lease, until the
+// node starts again on its folder and ends it ([Leftovers]). If the node and the guard are killed together, the same goes for a process
+// that has left the command's group, has emptied its environment and has lost its parent: nothing tells whose it is. Where that
+// matters, run the service in a container or a unit of systemd, whose end takes everything with it. If the machine, the container
+// or its pid namespace ends, the guard ends with it, and the TTL or the restart decides. A command that changes its user can't be killed by a guard without the rights to do so; it is reported as
 // left over. Only Linux (5.3 or newer, with /proc) has guards; elsewhere Start says so and Main does nothing.
 //
 // # Concurrency
 //
 // All methods of [Guard] and [Process] may be called from any goroutine. Feed, Signal and Stop never block. The guard process
-// is one loop on one thread.
+// is one loop on one thread, and so is the watcher.
 //
 // # Errors
 //

@@ -6,6 +6,8 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,7 +72,7 @@ func OverdueThenFed(pid int) (told bool, err error) {
 		return false, err
 	}
 	defer unix.Close(pair[1])
-	w := &warden{control: endpoint{fd: pair[0]}, node: -1, runs: map[uint64]*run{}}
+	w := &warden{control: endpoint{fd: pair[0]}, node: -1, runs: map[uint64]*run{}, watch: watch{fd: -1, retryAt: BootTime() + time.Hour}}
 	defer w.control.close()
 	if w.alarm, err = newAlarm(); err != nil {
 		return false, err
@@ -106,6 +108,24 @@ func OverdueThenFed(pid int) (told bool, err error) {
 		return false, unix.EINVAL
 	}
 	return false, nil
+}
+
+// GreetSilent greets a guard process that says nothing.
+func GreetSilent(within time.Duration) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "guard"), os.NewFile(uintptr(pair[1]), "node")
+	defer ours.Close()
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = (&link{conn: conn.(*net.UnixConn)}).greet(&initMessage{}, within)
+	return err
 }
 
 func (w *warden) poll0() map[int]bool { return map[int]bool{} }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/miwnode/miwnode/guard"
 )
@@ -29,6 +30,14 @@ func TestWarden_ReadsBeforeItActs(t *testing.T) {
 	told, err := guard.OverdueThenFed(cmd.Process.Pid)
 	if err != nil || told {
 		t.Errorf("told to stop: %v, %v; want not", told, err)
+	}
+}
+
+// Ensure the error of a guard that does not answer says what that means and what to do.
+func TestGreet_Silent(t *testing.T) {
+	const want = "it did not answer within 1ms, so nothing was run: this machine has too much to do or no memory left; relieve it and try again"
+	if err := guard.GreetSilent(time.Millisecond); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 

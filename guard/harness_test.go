@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -132,20 +133,27 @@ func (o *output) ups(t *testing.T, count int) map[string]process {
 	return all
 }
 
-// ended waits until nobody has the output open any more, but for the test itself, which closes it.
-func (o *output) ended(t *testing.T) {
+// rest waits until nobody has the output open any more, and returns what was written until then.
+func (o *output) rest(t *testing.T) (lines []string) {
 	t.Helper()
 	o.w.Close()
 	for end := time.After(patience); ; {
 		select {
-		case _, ok := <-o.lines:
+		case l, ok := <-o.lines:
 			if !ok {
-				return
+				return lines
 			}
+			lines = append(lines, l)
 		case <-end:
 			t.Fatal("somebody still has the commands' output open")
 		}
 	}
+}
+
+// ended waits until nobody has the output open any more, but for the test itself, which closes it.
+func (o *output) ended(t *testing.T) {
+	t.Helper()
+	o.rest(t)
 }
 
 // node is a stand-in for a node in a process of its own.
@@ -161,6 +169,15 @@ type node struct {
 
 // closeStdin lets the stand-in's main return.
 func (n *node) closeStdin() { n.stdin.Close() }
+
+// endsUntold ends the node, none of whose commands may have had the TERM that nothing gets after KillAt.
+func (n *node) endsUntold(t *testing.T) {
+	t.Helper()
+	n.closeStdin()
+	if lines := n.out.rest(t); slices.Contains(lines, "told") {
+		t.Errorf("the command was told to end after KillAt: %q", lines)
+	}
+}
 
 func startNode(t *testing.T, dir string) *node {
 	t.Helper()
@@ -334,6 +351,24 @@ func (n *node) lastFeed(t *testing.T, s *closerServer, stop, kill time.Duration)
 	n.tell(t, order{Feed: &feedOrder{Stop: stop, Kill: kill, TTL: time.Minute, Session: "s1", Socket: s.path}})
 	n.ask(t, order{Spawn: []string{"true"}}) // it answers in order
 	return at
+}
+
+// awaitBoot waits for an instant of the guard's clock.
+func awaitBoot(t *testing.T, at time.Duration) {
+	t.Helper()
+	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.TimerfdSettime(fd, unix.TFD_TIMER_ABSTIME, &unix.ItimerSpec{Value: unix.NsecToTimespec(int64(at))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := unix.Read(fd, make([]byte, 8)); err != unix.EINTR {
+			return
+		}
+	}
 }
 
 // pick is few rounds where time is short, or processes are slow: each start of one costs the race detector a fifth of a second.

@@ -5,6 +5,7 @@ package guard
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,7 +65,7 @@ func Leftovers(dir string, timeout time.Duration) ([]Leftover, error) {
 	for _, r := range foreign {
 		left = append(left, Leftover{PGID: r.PGID, Key: r.Key, Token: r.Token, Reason: "ran in another pid namespace, out of sight"})
 	}
-	ended, err := endRuns(keep, d.mark, end)
+	ended, err := endRuns(trail{records: keep, mark: d.mark}, end)
 	if err != nil {
 		return nil, err
 	}
@@ -151,37 +152,85 @@ func stillLeft(records []record, left []Leftover) (kept []record) {
 	return kept
 }
 
+// trail is by what the processes of runs are found.
+type trail struct {
+	records []record
+	mark    string
+	runs    []uint64      // those of the mark that are meant; nil is all
+	known   map[int]found // by PID: processes that were seen to be meant; may be nil
+}
+
+// marks tells whether a value of MIW_RUN names a run that is meant.
+func (l trail) marks(value []byte) bool {
+	if l.runs == nil {
+		return carries(value, l.mark, 0)
+	}
+	return slices.ContainsFunc(l.runs, func(run uint64) bool { return carries(value, l.mark, run) })
+}
+
+// dyingPatience is for how long the end of processes is waited for that may be meant. A killed process needs milliseconds; one
+// of somebody else's that can't end, as on a disk that hangs, must not be waited for long.
+const dyingPatience = time.Second
+
 // endRuns kills the recorded groups and whatever carries the mark, again and again until nothing of them is left or the
 // time is over. It returns what is left then.
-func endRuns(records []record, mark string, end time.Duration) ([]Leftover, error) {
+func endRuns(l trail, end time.Duration) ([]Leftover, error) {
 	known := map[int]found{}
+	maps.Copy(known, l.known)
+	var dying map[int]proc // by PID: whose they are can't be told any more; nil before the first look
+	patience := BootTime() + dyingPatience
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		t, err := readTable()
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range t.findRuns(records, mark) {
+		for _, f := range t.findRuns(l) {
 			if k, ok := known[f.proc.pid]; !ok || k.proc.start != f.proc.start {
 				known[f.proc.pid] = f
 			}
 		}
-		// A process that is dying loses its environment before it is gone, so who was found once is watched to the end.
+		// A process that is dying loses its environment before it is gone, so who was found once is watched to the end, and
+		// so is, for a while, who somebody else has killed before it could be found. Whoever had lost it when it was looked
+		// for is dying in a picture that is taken after that.
+		last := t
+		if dying == nil || len(known) > 0 {
+			if last, err = readTable(); err != nil {
+				return nil, err
+			}
+			if dying == nil {
+				dying = make(map[int]proc)
+			}
+			for pid, p := range last.procs {
+				if p.dying && pid != os.Getpid() {
+					dying[pid] = p
+				}
+			}
+		}
 		for pid, f := range known {
 			if now, ok := t.procs[pid]; !ok || now.start != f.proc.start || now.ended() {
 				unix.Wait4(pid, nil, unix.WNOHANG, nil) // the first process of a container inherits it
 				delete(known, pid)
 			}
 		}
+		for pid, p := range dying {
+			if now, ok := last.procs[pid]; !ok || now.start != p.start || now.ended() {
+				delete(dying, pid)
+			}
+		}
 		if len(known) == 0 {
+			if now := BootTime(); len(dying) > 0 && now < min(patience, end) {
+				awaitAny(slices.Collect(maps.Values(dying)), min(wait, patience-now))
+				continue
+			}
 			return nil, nil
 		}
 		var left []Leftover
 		var procs []proc
 		for _, f := range known {
-			l := Leftover{PID: f.proc.pid, PGID: f.proc.pgid, Key: f.record.Key, Token: f.record.Token, Reason: "does not end"}
+			one := Leftover{PID: f.proc.pid, PGID: f.proc.pgid, Key: f.record.Key, Token: f.record.Token, Reason: "does not end"}
 			if f.proc.pid == os.Getpid() {
-				l.Reason = "is this process itself, started by a command of an earlier guard"
-				left = append(left, l)
+				one.Reason = "is this process itself, started by a command of an earlier guard"
+				left = append(left, one)
 				continue
 			}
 			switch err := f.proc.signal(syscall.SIGKILL); {
@@ -190,9 +239,9 @@ func endRuns(records []record, mark string, end time.Duration) ([]Leftover, erro
 			case gone(err):
 				continue
 			default:
-				l.Reason = fmt.Sprintf("can't be killed: %v", err)
+				one.Reason = fmt.Sprintf("can't be killed: %v", err)
 			}
-			left = append(left, l)
+			left = append(left, one)
 		}
 		if len(left) == 0 {
 			continue // all went between the picture and the signal: take another picture
@@ -212,7 +261,7 @@ type found struct {
 }
 
 // findRuns returns the processes that live and belong to a recorded group or carry the mark, and their descendants.
-func (t *table) findRuns(records []record, mark string) (all []found) {
+func (t *table) findRuns(l trail) (all []found) {
 	self := os.Getpid()
 	seen := map[int]bool{}
 	var add func(p proc, r record)
@@ -233,7 +282,7 @@ func (t *table) findRuns(records []record, mark string) (all []found) {
 			}
 		}
 	}
-	for _, r := range records {
+	for _, r := range l.records {
 		if leader, ok := t.procs[r.PGID]; ok && leader.start != r.Start {
 			continue // the number is another process's now, so nobody of the group is left to hold it
 		}
@@ -244,7 +293,7 @@ func (t *table) findRuns(records []record, mark string) (all []found) {
 		}
 	}
 	for _, p := range t.procs {
-		if p.pid != self && !seen[p.pid] && carries(runsOf(p.pid), mark, 0) {
+		if p.pid != self && !seen[p.pid] && l.marks(runsOf(p.pid)) {
 			add(p, record{})
 		}
 	}

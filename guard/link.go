@@ -88,7 +88,7 @@ func (g *Guard) launch() (*link, error) {
 	if g.cfg.Dir == "" {
 		init.Mark = g.mark
 	}
-	in, err := l.greet(init)
+	in, err := l.greet(init, readyTimeout)
 	if err != nil {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -101,8 +101,13 @@ func (g *Guard) launch() (*link, error) {
 }
 
 // greet says what to guard and waits for the guard's word.
-func (l *link) greet(init *initMessage) (*bufio.Reader, error) {
-	if err := l.conn.SetDeadline(time.Now().Add(readyTimeout)); err != nil {
+func (l *link) greet(init *initMessage, within time.Duration) (in *bufio.Reader, err error) {
+	defer func() {
+		if errors.Is(err, os.ErrDeadlineExceeded) { // which names a socket, and nothing to do about it
+			err = fmt.Errorf("it did not answer within %v, so nothing was run: this machine has too much to do or no memory left; relieve it and try again", within)
+		}
+	}()
+	if err := l.conn.SetDeadline(time.Now().Add(within)); err != nil {
 		return nil, err
 	}
 	frame, err := appendFrame(nil, message{Init: init})
@@ -112,7 +117,7 @@ func (l *link) greet(init *initMessage) (*bufio.Reader, error) {
 	if _, err := l.conn.Write(frame); err != nil {
 		return nil, err
 	}
-	in := bufio.NewReader(l.conn)
+	in = bufio.NewReader(l.conn)
 	m, err := readMessage(in)
 	switch {
 	case err != nil:

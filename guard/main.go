@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVariable makes a process of this binary a guard, or the shim of a command, at its call of Main.
+// roleVariable makes a process of this binary a guard, the watcher of one, or the shim of a command, at its call of Main.
 const roleVariable = "MIW_GUARD_ROLE"
 
 const (
-	roleGuard = "guard"
-	roleShim  = "shim"
+	roleGuard   = "guard"
+	roleShim    = "shim"
+	roleWatcher = "watcher"
 )
 
-// Descriptors that a guard and a shim start with.
+// Descriptors that a guard, a shim and a watcher start with.
 const (
 	guardControlFD = 3 // socket to the node
 	guardNodeFD    = 4 // pidfd of the node
@@ -30,6 +31,10 @@ const (
 	shimControlFD = 3 // socket to the guard
 	shimCommandFD = 4 // memory with the command
 	shimFDs       = 5
+
+	watcherLineFD  = 3 // socket to the guard
+	watcherGuardFD = 4 // pidfd of the guard
+	watcherFDs     = 5
 )
 
 // mainCalled tells Start that this binary knows how to be a guard.
@@ -69,6 +74,8 @@ func Main() {
 		os.Exit(guardMain())
 	case role == roleShim && isSocket(shimControlFD):
 		os.Exit(shimMain())
+	case role == roleWatcher && isSocket(watcherLineFD):
+		os.Exit(watcherMain())
 	}
 }
 

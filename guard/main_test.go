@@ -186,6 +186,7 @@ func nestedMain() {
 //
 //	exit=N       end with this code        die=N        end by this signal
 //	ignore-term  do not mind TERM          term=N       end with this code on TERM
+//	say-term     say so when TERM comes
 //	orphan       (of a child) started by a process that ends at once
 //	setsid       (of a child) in a session of its own
 //	wipe         (of a child) with an empty environment
@@ -219,6 +220,15 @@ func childMain(args []string) {
 			<-c
 			code, _ := strconv.Atoi(v)
 			os.Exit(code)
+		}()
+	}
+	if _, ok := has("say-term"); ok {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, syscall.SIGTERM)
+		go func() {
+			for range c {
+				fmt.Println("told")
+			}
 		}()
 	}
 	if v, ok := has("env"); ok {

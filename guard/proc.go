@@ -23,7 +23,11 @@ type proc struct {
 	pid, ppid, pgid, sid int
 	start                uint64 // ticks since boot
 	state                byte
+	dying                bool // it runs no code any more, and may have lost its environment
 }
+
+// exitingFlag is PF_EXITING of the kernel, among the flags of a process.
+const exitingFlag = 0x4
 
 var errBadStat = errors.New("unreadable /proc/PID/stat")
 
@@ -69,6 +73,11 @@ func parseStat(b []byte) (proc, error) {
 	if p.start, err = strconv.ParseUint(string(f[19]), 10, 64); err != nil {
 		return proc{}, errBadStat
 	}
+	flags, err := strconv.ParseUint(string(f[6]), 10, 64)
+	if err != nil {
+		return proc{}, errBadStat
+	}
+	p.dying = flags&exitingFlag != 0
 	return p, nil
 }
 

@@ -87,6 +87,7 @@ type stopMessage struct {
 
 type feedMessage struct {
 	Seq     uint64        `json:"seq"`
+	At      time.Duration `json:"at"` // when it was made
 	StopAt  time.Duration `json:"stop_at"`
 	KillAt  time.Duration `json:"kill_at"`
 	Session *Session      `json:"session,omitempty"`
@@ -133,6 +134,7 @@ type fedMessage struct {
 }
 
 type noteMessage struct {
+	At    time.Time  `json:"at"` // by the guard's own clock: the node may read it much later
 	Level slog.Level `json:"level"`
 	Text  string     `json:"text"`
 	Attrs []string   `json:"attrs,omitempty"` // key, value, key, value

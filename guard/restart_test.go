@@ -40,6 +40,11 @@ func TestProcess_BothKilled(t *testing.T) {
 	all := n.out.ups(t, 4)
 	n.tell(t, order{Spawn: []string{"sh", "-c", "trap '' TERM; exec 2>/dev/null; echo up shell $$; while :; do read x </dev/zero; done"}})
 	all["shell"] = n.out.up(t)
+	// The watcher too, before the guard can have another.
+	watcher := n.watcher(t)
+	n.guard.kill(t, syscall.SIGSTOP)
+	watcher.kill(t, syscall.SIGKILL)
+	watcher.awaitGone(t, "watcher")
 	killBoth(t, n)
 	if all["session"].gone(0) || all["group"].gone(0) {
 		t.Fatal("grandchildren are gone already: the test shows nothing")

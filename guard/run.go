@@ -39,7 +39,7 @@ func (w *warden) spawn(m *spawnMessage, files []int) {
 		w.control.send(message{Refused: &refusedMessage{Run: m.Run, Why: refusedNotFed, Reason: ErrNotFed.Error()}})
 		return
 	}
-	pid, line, err := startShim(m, files, w.mark)
+	pid, line, err := startShim(m, files, w.mark, w.own)
 	if err != nil {
 		w.control.send(message{Refused: &refusedMessage{Run: m.Run, Why: refusedSystem, Reason: err.Error()}})
 		return
@@ -52,6 +52,11 @@ func (w *warden) spawn(m *spawnMessage, files []int) {
 		return
 	}
 	r.start = p.start
+	if w.watch.fd >= 0 {
+		w.tellWatcher(w.wordOf(r))
+	} else if now := BootTime(); now >= w.watch.retryAt {
+		w.startWatcher(now)
+	}
 	if w.journal == nil {
 		w.let(r)
 		return
@@ -119,22 +124,26 @@ func (w *warden) fail(r *run, why string, code int, err error) {
 	w.kill(r)
 }
 
-// stop tells a run to end: TERM now, KILL at the instant. A run that was told before is only hurried.
+// stop tells a run to end: TERM now, KILL at the instant, and no later than the feed allows. Where that has passed, KILL is all there
+// is. A run that was told before is only hurried.
 func (w *warden) stop(r *run, why Reason, killAt time.Duration) {
+	killAt = min(killAt, w.feed.KillAt)
 	if r.killAt == 0 || killAt < r.killAt {
 		r.killAt = killAt
 	}
 	if r.reason == "" {
 		r.reason = why
 	}
-	if r.told {
+	if killAt <= BootTime() {
+		if !r.killed {
+			w.kill(r)
+		}
 		return
 	}
-	r.told = true
-	if killAt <= BootTime() {
-		return // KILL follows at once
+	if !r.told {
+		r.told = true
+		w.terminate(r)
 	}
-	w.terminate(r)
 }
 
 // kill sends KILL from now on until all of the run is gone.
@@ -154,17 +163,28 @@ func (w *warden) killAt(r *run) time.Duration {
 
 // enforce holds the runs to their deadlines.
 func (w *warden) enforce(now time.Duration) {
+	w.killOverdue(now)
 	for _, r := range w.runs {
 		if !r.told && now >= w.feed.StopAt {
 			w.note(slog.LevelWarn, "lease not renewed in time: command told to stop", "key", r.key, "pid", fmt.Sprint(r.pid))
 			w.stop(r, ReasonDeadline, w.feed.KillAt)
 		}
-		if !r.killed && now >= w.killAt(r) {
-			if r.reason == "" {
-				r.reason = ReasonDeadline
-			}
-			w.kill(r)
+	}
+}
+
+// killOverdue begins to kill those runs whose KillAt has passed.
+func (w *warden) killOverdue(now time.Duration) {
+	for _, r := range w.runs {
+		if r.killed || now < w.killAt(r) {
+			continue
 		}
+		if !r.told {
+			w.note(slog.LevelWarn, "lease not renewed in time: command killed", "key", r.key, "pid", fmt.Sprint(r.pid))
+		}
+		if r.reason == "" {
+			r.reason = ReasonDeadline
+		}
+		w.kill(r)
 	}
 }
 
@@ -196,11 +216,13 @@ func (w *warden) reap() {
 
 // finish reports a run of which nothing is left but the zombie of its command.
 func (w *warden) finish(r *run) {
+	w.reapOrphans() // who is told that nothing is left finds no zombie of it either
 	var ws unix.WaitStatus
 	if _, err := unix.Wait4(r.pid, &ws, unix.WNOHANG, nil); err != nil && err != unix.ECHILD {
 		return
 	}
 	delete(w.runs, r.id)
+	w.tellWatcher(word{kind: wordEnd, run: r.id})
 	if w.journal != nil {
 		w.journal.end(r.id)
 	}

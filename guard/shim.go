@@ -33,7 +33,7 @@ const goByte = 'g'
 
 // startShim forks the process that becomes the command once it is told so. It is the leader of a group of its own and is
 // killed by the kernel if this thread, that is the guard, dies. The socket returned is the way to tell it.
-func startShim(m *spawnMessage, files []int, mark string) (pid int, line shimLine, err error) {
+func startShim(m *spawnMessage, files []int, mark, own string) (pid int, line shimLine, err error) {
 	line.fd = -1
 	var open []int
 	defer func() {
@@ -46,7 +46,7 @@ func startShim(m *spawnMessage, files []int, mark string) (pid int, line shimLin
 		return 0, line, fmt.Errorf("make socket: %w", err)
 	}
 	open = append(open, pair[1])
-	mem, err := commandFile(command{Argv: m.Argv, Env: withRun(m.Env, mark, m.Run), Dir: m.Dir})
+	mem, err := commandFile(command{Argv: m.Argv, Env: withRun(withRun(m.Env, mark, m.Run), own, m.Run), Dir: m.Dir})
 	if err != nil {
 		unix.Close(pair[0])
 		return 0, line, err

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"sync"
@@ -111,7 +112,7 @@ func (g *Guard) Feed(f Feed) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	m := &feedMessage{Seq: g.seqs.Add(1), StopAt: f.StopAt, KillAt: f.KillAt, Session: f.Session}
+	m := &feedMessage{Seq: g.seqs.Add(1), At: BootTime(), StopAt: f.StopAt, KillAt: f.KillAt, Session: f.Session}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.leaving {
@@ -364,7 +365,7 @@ func (g *Guard) hardStop(mark string) {
 		}
 	}
 	for {
-		left, err := endRuns(records, mark, BootTime()+hardStopRound)
+		left, err := endRuns(trail{records: records, mark: mark}, BootTime()+hardStopRound)
 		if err == nil && len(left) == 0 {
 			break
 		}
@@ -415,12 +416,23 @@ func (g *Guard) hear(l *link, m message) {
 		default:
 		}
 	case m.Note != nil:
-		args := []any{"guard_pid", l.pid}
-		for _, a := range m.Note.Attrs {
-			args = append(args, a)
-		}
-		g.cfg.Logger.Log(context.Background(), m.Note.Level, "guard: "+m.Note.Text, args...)
+		g.tell(m.Note, l.pid)
 	}
+}
+
+// tell logs what the guard said, as of when it said so: a node that was stopped reads it later.
+func (g *Guard) tell(m *noteMessage, pid int) {
+	h := g.cfg.Logger.Handler()
+	if !h.Enabled(context.Background(), m.Level) {
+		return
+	}
+	r := slog.NewRecord(m.At, m.Level, "guard: "+m.Text, 0)
+	args := []any{"guard_pid", pid}
+	for _, a := range m.Attrs {
+		args = append(args, a)
+	}
+	r.Add(args...)
+	_ = h.Handle(context.Background(), r) // as a Logger does
 }
 
 func (g *Guard) forget(run uint64) *Process {

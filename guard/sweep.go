@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -46,6 +47,7 @@ func (w *warden) sweep(now time.Duration) {
 		if !r.told {
 			// The command ended by itself and left others.
 			w.stop(r, r.reason, now+r.budget)
+			waiting = waiting || r.killed
 			continue
 		}
 		if r.killed {
@@ -92,7 +94,7 @@ func (w *warden) attribute(t *table) {
 		r.remember(set)
 	}
 	for _, pid := range t.children[os.Getpid()] {
-		if leaders[pid] || w.known(pid) {
+		if leaders[pid] || pid == w.watch.pid || w.known(pid) {
 			continue
 		}
 		p, value, owned := t.procs[pid], runsOf(pid), false
@@ -172,14 +174,14 @@ func (w *warden) terminate(r *run) {
 	r.tell(members, syscall.SIGCONT)
 }
 
-// reapOrphans clears zombies that the kernel has handed to the guard, other than the commands themselves.
+// reapOrphans clears zombies that the kernel has handed to the guard, other than the commands themselves, and watchers of before.
 func (w *warden) reapOrphans() {
 	leaders := map[int]bool{}
 	for _, r := range w.runs {
 		leaders[r.pid] = true
 	}
 	for _, pid := range ownChildren() {
-		if !leaders[pid] {
+		if !leaders[pid] && pid != w.watch.pid {
 			unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		}
 	}
@@ -210,7 +212,8 @@ func ownChildren() (pids []int) {
 }
 
 // nobodyLeft kills whatever is still below the guard, and tells whether there was nothing: the kernel knows no child of it, so
-// no descendant lives either, since orphans become its children.
+// no descendant lives either, since orphans become its children. The watcher is the last to go: it is killed when no other child is
+// seen, which may err, and what counts is still that the kernel then knows none.
 func (w *warden) nobodyLeft(now time.Duration) bool {
 	for {
 		pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil)
@@ -223,6 +226,14 @@ func (w *warden) nobodyLeft(now time.Duration) bool {
 		if pid <= 0 {
 			break
 		}
+		if pid == w.watch.pid {
+			w.watch.pid = 0
+		}
+	}
+	if w.watch.pid > 0 && !slices.ContainsFunc(ownChildren(), func(pid int) bool { return pid != w.watch.pid }) {
+		unix.Kill(w.watch.pid, unix.SIGKILL)
+		w.again(now)
+		return false
 	}
 	t, err := readTable()
 	if err != nil {
@@ -232,6 +243,7 @@ func (w *warden) nobodyLeft(now time.Duration) bool {
 	}
 	all := map[int]proc{}
 	t.descend(os.Getpid(), all)
+	delete(all, w.watch.pid)
 	for _, p := range all {
 		if !p.ended() {
 			p.signal(syscall.SIGKILL)

@@ -48,7 +48,11 @@ type warden struct {
 	stage   stage
 	runs    map[uint64]*run
 	feed    *feedMessage
-	mark    string
+	breaks  int    // how often a feed came too late for what ran
+	mark    string // of the folder, or the owner
+	own     string // of this guard alone: by it, its watcher tells its runs from those of the next guard
+	watch   watch
+	notes   noteStyle
 	say     *slog.Logger // once nobody else takes what there is to say
 	folder  *folder      // nil without one, or when it has been left to others
 	journal *journal
@@ -77,7 +81,7 @@ type farewell struct {
 
 // newWarden makes a guard of this process: it reads what to guard, locks the folder and says so.
 func newWarden() (*warden, error) {
-	w := &warden{control: endpoint{fd: guardControlFD}, node: guardNodeFD, runs: map[uint64]*run{}}
+	w := &warden{control: endpoint{fd: guardControlFD}, node: guardNodeFD, runs: map[uint64]*run{}, own: newMark(), watch: watch{fd: -1}}
 	init, err := w.awaitInit()
 	if err != nil {
 		return nil, err
@@ -91,7 +95,7 @@ func newWarden() (*warden, error) {
 	if w.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, fmt.Errorf("make eventfd: %w", err)
 	}
-	w.mark, w.say = init.Mark, init.Notes.logger(os.Stderr)
+	w.mark, w.notes, w.say = init.Mark, init.Notes, init.Notes.logger(os.Stderr)
 	if init.Dir != "" {
 		if err := w.takeFolder(init); err != nil {
 			return nil, err
@@ -208,15 +212,21 @@ func (w *warden) serve() {
 	w.control.flush()
 }
 
-// step does what there is to do. What the node said is read before any deadline is looked at: a guard that was stopped itself
-// must not act on a deadline that has been moved meanwhile.
+// step does what there is to do. What the node fed is read before any deadline is looked at: a guard that was stopped itself
+// must not act on a deadline that has been moved meanwhile. Whose KillAt has passed is killed before anything else the node said
+// is done: a Stop or a Signal that waited in the socket must not have a command run its handler beside its successor.
 func (w *warden) step(ready map[int]bool) {
 	w.drainWake()
-	w.readControl()
+	said := w.readControl()
+	w.killOverdue(BootTime())
+	for _, h := range said {
+		w.take(h)
+	}
 	if ready[w.node] {
 		unix.Close(w.node)
 		w.node, w.farewell.exited = -1, true
 	}
+	w.tendWatcher(BootTime())
 	w.hearShims()
 	w.takeRecords()
 	w.reap()
@@ -239,6 +249,7 @@ func (w *warden) poll() map[int]bool {
 	add(w.node, unix.POLLIN)
 	add(w.alarm.fd, unix.POLLIN)
 	add(w.wake, unix.POLLIN)
+	add(w.watch.fd, unix.POLLIN)
 	for _, r := range w.runs {
 		add(r.line.fd, unix.POLLIN)
 	}
@@ -260,10 +271,17 @@ func (w *warden) drainWake() {
 	unix.Read(w.alarm.fd, b[:])
 }
 
-// readControl takes all that the node has said.
-func (w *warden) readControl() {
+// heard is a message that waits to be taken.
+type heard struct {
+	message
+	files  []int
+	breaks int // of feeds, when it was said
+}
+
+// readControl reads all that the node has said and takes what it fed. The rest is returned, in order.
+func (w *warden) readControl() (rest []heard) {
 	if w.control.fd < 0 {
-		return
+		return nil
 	}
 	end := w.control.receive()
 	for {
@@ -275,10 +293,11 @@ func (w *warden) readControl() {
 		if !ok {
 			break
 		}
-		w.take(m, files)
-		for _, f := range files {
-			unix.Close(f)
+		if m.Feed != nil {
+			w.takeFeed(m.Feed)
+			continue
 		}
+		rest = append(rest, heard{m, files, w.breaks})
 	}
 	if end != nil {
 		if !errors.Is(end, io.EOF) {
@@ -287,36 +306,53 @@ func (w *warden) readControl() {
 		w.control.close()
 		w.farewell.pipeEnded = true
 	}
+	return rest
+}
+
+// takeFeed moves the deadlines, as of when the node said so, whenever it is read: a feed that was made in time prolongs what runs. One
+// that was made after the StopAt before it speaks of new work only, and what ran then has until the KillAt of the old.
+func (w *warden) takeFeed(m *feedMessage) {
+	if w.feed != nil && m.At >= w.feed.StopAt {
+		w.breaks++
+		for _, r := range w.runs {
+			w.stop(r, ReasonDeadline, w.feed.KillAt)
+		}
+	}
+	w.feed = m
+	if len(w.runs) > 0 {
+		w.tellWatcher(word{kind: wordFeed, killAt: m.KillAt})
+	}
+	w.control.send(message{Fed: &fedMessage{Seq: m.Seq}})
 }
 
 // take does what one message asks for.
-func (w *warden) take(m message, files []int) {
-	switch {
+func (w *warden) take(h heard) {
+	switch m := h.message; {
+	case m.Spawn != nil && h.breaks != w.breaks:
+		w.control.send(message{Refused: &refusedMessage{Run: m.Spawn.Run, Why: refusedNotFed, Reason: ErrNotFed.Error()}})
 	case m.Spawn != nil:
-		w.spawn(m.Spawn, files)
+		w.spawn(m.Spawn, h.files)
 	case m.Signal != nil:
-		if r := w.runs[m.Signal.Run]; r != nil {
+		if r := w.runs[m.Signal.Run]; r != nil && !r.killed {
 			unix.Kill(-r.pid, unix.Signal(m.Signal.Signal))
 		}
 	case m.Stop != nil:
 		if r := w.runs[m.Stop.Run]; r != nil {
 			w.stop(r, ReasonStopped, BootTime()+m.Stop.Budget)
 		}
-	case m.Feed != nil:
-		w.feed = m.Feed
-		w.control.send(message{Fed: &fedMessage{Seq: m.Feed.Seq}})
 	case m.Leave != nil:
 		w.stage = stageLeaving
 		for _, r := range w.runs {
 			w.stop(r, ReasonStopped, BootTime()+r.budget)
 		}
 	}
+	closeFiles(h.files)
 }
 
 // note tells the node, or whoever reads stderr when the node is no more.
 func (w *warden) note(level slog.Level, text string, attrs ...string) {
 	if !w.farewell.pipeEnded {
-		w.control.send(message{Note: &noteMessage{Level: level, Text: text, Attrs: attrs}})
+		w.control.send(message{Note: &noteMessage{At: time.Now(), Level: level, Text: text, Attrs: attrs}})
 		return
 	}
 	args := make([]any, 0, len(attrs)+2)
@@ -342,6 +378,9 @@ func (w *warden) nextDeadline() time.Duration {
 		if at > 0 {
 			all = append(all, at)
 		}
+	}
+	if w.watch.fd < 0 && w.watches() {
+		all = append(all, w.watch.retryAt)
 	}
 	if len(all) == 0 {
 		return 0
