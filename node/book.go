@@ -20,8 +20,13 @@ type addressBook struct {
 
 	mu      sync.Mutex
 	entries map[string]bookEntry // by node ID
+	heard   map[string]time.Time // when the entry was last confirmed, by node ID
 	change  chan struct{}        // one slot: there is something to save
 }
+
+// bookMemory is how long the address of a node is kept that is no member and is
+// not heard of.
+const bookMemory = 10 * time.Minute
 
 type bookEntry struct {
 	Addr string `json:"addr"`
@@ -35,12 +40,15 @@ type bookRecord struct {
 }
 
 func openBook(f *folder) (*addressBook, error) {
-	b := &addressBook{folder: f, entries: make(map[string]bookEntry), change: make(chan struct{}, 1)}
+	b := &addressBook{folder: f, entries: make(map[string]bookEntry), heard: make(map[string]time.Time), change: make(chan struct{}, 1)}
 	var rec bookRecord
 	if _, err := f.read(peersFile, &rec); err != nil {
 		return nil, err
 	}
 	maps.Copy(b.entries, rec.Peers)
+	for id := range b.entries {
+		b.heard[id] = time.Now()
+	}
 	return b, nil
 }
 
@@ -53,7 +61,11 @@ func (b *addressBook) learn(id, addr string, boot uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	known, ok := b.entries[id]
-	if e := (bookEntry{addr, boot}); (!ok || boot >= known.Boot) && e != known {
+	if ok && boot < known.Boot {
+		return
+	}
+	b.heard[id] = time.Now()
+	if e := (bookEntry{addr, boot}); e != known {
 		b.entries[id] = e
 		select {
 		case b.change <- struct{}{}:
@@ -94,16 +106,24 @@ func (b *addressBook) all() map[string]string {
 	return m
 }
 
-// keep saves changes, a burst of them at once, until ctx ends.
+// keep saves changes, a burst of them at once, until ctx ends. members is who is
+// in the cluster, nobody while that is not known for certain.
 func (b *addressBook) keep(ctx context.Context, members func() []raft.Server) error {
+	aging := time.NewTicker(bookMemory / 10)
+	defer aging.Stop()
 	for {
+		changed := false
 		select {
 		case <-b.change:
+			changed = true
+			_ = pause(ctx, time.Second)
+		case <-aging.C:
 		case <-ctx.Done():
 			return nil
 		}
-		_ = pause(ctx, time.Second)
-		b.prune(members())
+		if forgot := b.prune(members(), time.Now()); !forgot && !changed {
+			continue
+		}
 		// The addresses are only a hint, but a folder that takes no file any more
 		// has lost what the node has promised, or soon will.
 		if err := b.save(); err != nil {
@@ -113,19 +133,29 @@ func (b *addressBook) keep(ctx context.Context, members func() []raft.Server) er
 }
 
 // prune forgets those who are no members and whose address another node has
-// now: earlier lives of a folder that is wiped at each start.
-func (b *addressBook) prune(members []raft.Server) {
+// now, earlier lives of a folder that is wiped at each start, or who have not
+// been heard of for long: dead, or of another cluster.
+func (b *addressBook) prune(members []raft.Server, now time.Time) (forgot bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(members) == 0 {
+		return false
+	}
 	taken := make(map[string]bool)
 	for _, s := range members {
 		taken[b.entries[string(s.ID)].Addr] = true
 	}
 	for id, e := range b.entries {
-		if taken[e.Addr] && !slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == id }) {
+		if !taken[e.Addr] && now.Sub(b.heard[id]) < bookMemory {
+			continue
+		}
+		if !slices.ContainsFunc(members, func(s raft.Server) bool { return string(s.ID) == id }) {
 			delete(b.entries, id)
+			delete(b.heard, id)
+			forgot = true
 		}
 	}
+	return forgot
 }
 
 func (b *addressBook) save() error {

@@ -26,21 +26,33 @@ type promise struct {
 	ClusterID string   `json:"cluster_id,omitempty"` // "" = none
 	Asker     string   `json:"asker,omitempty"`      // the only node that may found it
 	Members   []string `json:"members,omitempty"`
+	// Version is the newest state version that all of them know.
+	Version uint32 `json:"version,omitempty"`
 	// Abandoned lists this node's own attempts that failed; they never come to life.
 	Abandoned []string `json:"abandoned,omitempty"`
 }
 
-// promises is the promise in the data folder.
+// promises is the promise in the data folder. The identity says that there is
+// one, so that a folder that has lost it is not taken for free.
 type promises struct {
 	folder *folder
+	ident  *identity
 
 	mu  sync.Mutex
 	now promise
 }
 
-func openPromises(f *folder) (*promises, error) {
-	p := &promises{folder: f}
-	_, err := f.read(promiseFile, &p.now)
+func openPromises(f *folder, ident *identity) (*promises, error) {
+	p := &promises{folder: f, ident: ident}
+	found, err := f.read(promiseFile, &p.now)
+	switch {
+	case err != nil:
+	case found: // the note may be what a crash left out
+		err = ident.notePromise()
+	case ident.promised():
+		err = &folderError{dir: f.dir, kind: ErrFolderDamaged, text: promiseFile + " is missing, and this node has promised itself to a founding set: " +
+			"with a second promise two clusters could be founded; restore the file, or, if no cluster was founded, remove the folder and start an empty one"}
+	}
 	return p, err
 }
 
@@ -91,6 +103,9 @@ func (p *promises) set(now promise) error {
 	if err := p.folder.write(promiseFile, now); err != nil {
 		return err
 	}
+	if err := p.ident.notePromise(); err != nil {
+		return err
+	}
 	p.now = now
 	return nil
 }
@@ -122,6 +137,16 @@ func foundingSet(self *nodepb.Peer, peers []*nodepb.Peer, n int) []*nodepb.Peer 
 		}
 	}
 	return set
+}
+
+// knownToAll is the newest state version that all peers know: a cluster begins
+// with one that each of its founders can apply.
+func knownToAll(peers []*nodepb.Peer) uint32 {
+	version := fsm.Version
+	for _, p := range peers {
+		version = min(version, max(1, p.MaxVersion))
+	}
+	return version
 }
 
 // founders is the set that this node should found a cluster with now, nil for
@@ -169,9 +194,10 @@ func (m *membership) found(ctx context.Context, set []*nodepb.Peer) (bool, error
 	for _, p := range set {
 		want.Members = append(want.Members, p.NodeId)
 	}
+	want.Version = knownToAll(set)
 	// An attempt that was interrupted is taken up again as it was.
 	if had := m.promises.get(); had.Asker == want.Asker && slices.Equal(had.Members, want.Members) {
-		want.ClusterID = had.ClusterID
+		want.ClusterID, want.Version = had.ClusterID, had.Version
 	} else if had.Asker == want.Asker {
 		if err := m.promises.abandon(had.ClusterID); err != nil {
 			return false, err
@@ -255,6 +281,9 @@ func (m *membership) bootstrap(ctx context.Context, members []string) error {
 		}
 		cfg.Servers = append(cfg.Servers, s)
 	}
+	if err := m.n.raft.unfound(); err != nil {
+		return err
+	}
 	err := run.wait(ctx, run.raft.BootstrapCluster(cfg))
 	if errors.Is(err, raft.ErrCantBootstrap) {
 		return nil // done before
@@ -276,7 +305,7 @@ func (m *membership) handlePromise(_ context.Context, peer transport.Identity, q
 	if m.n.raft.hasState() {
 		return no("has state")
 	}
-	want := promise{ClusterID: q.ClusterId, Asker: peer.NodeID}
+	want := promise{ClusterID: q.ClusterId, Asker: peer.NodeID, Version: knownToAll(q.Members)}
 	inSet := false
 	for _, p := range q.Members {
 		want.Members = append(want.Members, p.NodeId)

@@ -20,6 +20,11 @@ type Config struct {
 	// DataDir holds everything that must survive a restart: identity, log,
 	// snapshots. It is made (0700) if missing and locked while the node lives.
 	DataDir string
+	// Moved takes a data folder that is not where it was at its last start (moved
+	// to another disk, restored) for the original. A copy that runs beside the
+	// original is one voter twice, which no protocol survives, so set it for one
+	// start only, and only if nothing else of the original is left.
+	Moved bool
 	// Bind is the host:port that is listened on, UDP and TCP; default
 	// 127.0.0.1:7400. Port 0 picks a free one.
 	Bind string

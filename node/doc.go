@@ -68,7 +68,7 @@
 //
 // Refusals are *fsm.Error with the codes of the HTTP contract, from whichever
 // node they come; compare with errors.Is and the sentinels of package fsm. New
-// and Run fail with the errors of this package: ErrFolderInUse,
+// and Run fail with the errors of this package: ErrFolderInUse, ErrFolderCopied,
 // ErrFolderDamaged, ErrFolderNewer, ErrOtherID, ErrOtherCluster, ErrStorage.
 // Spawn fails with ErrNoGuard and the errors of package guard.
 //

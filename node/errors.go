@@ -15,6 +15,9 @@ var (
 	ErrFolderNewer = errors.New("data folder is of a newer version")
 	// ErrOtherCluster: the folder belongs to another cluster than its peers or its state.
 	ErrOtherCluster = errors.New("data folder belongs to another cluster")
+	// ErrFolderCopied: it is not the folder on which its node was last started.
+	// See Config.Moved.
+	ErrFolderCopied = errors.New("data folder is a copy, or was moved")
 	// ErrOtherID: the folder has a node ID and it is not the one asked for.
 	ErrOtherID = errors.New("data folder has another node ID")
 )

@@ -30,7 +30,8 @@ var errLocked = errors.New("locked")
 
 // folder is a locked data folder.
 type folder struct {
-	dir string
+	dir   string
+	seams *Seams // nil: none
 
 	mu   sync.Mutex
 	lock *os.File // nil once released
@@ -42,7 +43,7 @@ func openFolder(dir string) (*folder, error) {
 	fail := func(kind error, format string, args ...any) (*folder, error) {
 		return nil, &folderError{dir: dir, kind: kind, text: fmt.Sprintf(format, args...)}
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := makeFolder(dir); err != nil {
 		return fail(err, "can't be made: %v", err)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
@@ -69,16 +70,37 @@ func openFolder(dir string) (*folder, error) {
 	return &folder{dir: dir, lock: f}, nil
 }
 
+// makeFolder makes dir and what it lies in, and has each written down in its
+// parent: a folder that a power cut takes with it takes a vote along.
+func makeFolder(dir string) error {
+	var missing []string
+	for d := filepath.Clean(dir); ; d = filepath.Dir(d) {
+		if _, err := os.Stat(d); err == nil || filepath.Dir(d) == d {
+			break
+		}
+		missing = append(missing, d)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, d := range missing {
+		if err := syncDir(filepath.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (f *folder) path(name string) string { return filepath.Join(f.dir, name) }
 
-// lockID is the device and inode of the lock file: a copied folder is another file.
-func (f *folder) lockID() (dev, ino uint64, err error) {
+// mark tells the lock file from those of copies.
+func (f *folder) mark() (lockMark, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.lock == nil {
-		return 0, 0, os.ErrClosed
+		return lockMark{}, os.ErrClosed
 	}
-	return fileID(f.lock)
+	return markOf(f.lock)
 }
 
 // folderLook is how often a node looks whether its folder is there.
@@ -168,14 +190,21 @@ func (f *folder) write(name string, v any) error {
 	if err != nil {
 		return err
 	}
-	tmp := f.path(name + ".tmp")
-	if err := writeSynced(tmp, append(b, '\n')); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	of := stepsOfFile[name]
+	err = f.seams.around(of.write, of.renamed, func() error {
+		tmp := f.path(name + ".tmp")
+		if err := writeSynced(tmp, append(b, '\n')); err != nil {
+			return err
+		}
+		return os.Rename(tmp, f.path(name))
+	})
+	if err == nil {
+		err = syncDir(f.dir)
 	}
-	if err := os.Rename(tmp, f.path(name)); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
+	if err == nil {
+		err = f.seams.step(of.written)
 	}
-	if err := syncDir(f.dir); err != nil {
+	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil

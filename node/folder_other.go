@@ -12,4 +12,4 @@ func lockExclusive(*os.File) error { return errors.ErrUnsupported }
 
 func writable(string) error { return nil }
 
-func fileID(*os.File) (dev, ino uint64, err error) { return 0, 0, errors.ErrUnsupported }
+func markOf(*os.File) (lockMark, error) { return lockMark{}, errors.ErrUnsupported }

@@ -29,15 +29,15 @@ func lockExclusive(f *os.File) error {
 // writable asks the kernel without writing anything.
 func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
 
-// fileID names the file that is open as f.
-func fileID(f *os.File) (dev, ino uint64, err error) {
+// markOf names the file that is open as f.
+func markOf(f *os.File) (lockMark, error) {
 	st, err := f.Stat()
 	if err != nil {
-		return 0, 0, err
+		return lockMark{}, err
 	}
 	sys, ok := st.Sys().(*syscall.Stat_t)
 	if !ok {
-		return 0, 0, errors.ErrUnsupported
+		return lockMark{}, errors.ErrUnsupported
 	}
-	return uint64(sys.Dev), sys.Ino, nil
+	return lockMark{Device: uint64(sys.Dev), Inode: sys.Ino, Born: born(f)}, nil
 }

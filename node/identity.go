@@ -21,7 +21,8 @@ type identity struct {
 	instanceID string // host:pid:uuid
 	kernelBoot string // "" if the system has none
 	previous   identityRecord
-	fresh      bool // first start of the folder
+	fresh      bool   // first start of the folder
+	moved      string // what says that the folder is elsewhere than at its last start; "" = nothing
 
 	mu     sync.Mutex
 	record identityRecord
@@ -33,14 +34,15 @@ type identityRecord struct {
 	NodeID     string `json:"node_id"`
 	Boot       uint64 `json:"boot"`
 	ClusterID  string `json:"cluster_id,omitempty"`
+	Promised   bool   `json:"promised,omitempty"` // there is a promise.json, or was
 	KernelBoot string `json:"kernel_boot,omitempty"`
-	LockDevice uint64 `json:"lock_device,omitempty"`
-	LockInode  uint64 `json:"lock_inode,omitempty"`
+	lockMark
 }
 
 // openIdentity reads or makes the identity in the folder and raises the boot
-// number, on disk before it is used.
-func openIdentity(f *folder, wantID, kernelBoot string) (*identity, error) {
+// number, on disk before it is used. A folder that is not where it was last
+// started is taken only if moved says so.
+func openIdentity(f *folder, wantID, kernelBoot string, moved bool) (*identity, error) {
 	var rec identityRecord
 	found, err := f.read(identityFile, &rec)
 	if err != nil {
@@ -84,8 +86,11 @@ func openIdentity(f *folder, wantID, kernelBoot string) (*identity, error) {
 	rec.Format = folderFormat
 	rec.Boot++
 	rec.KernelBoot = kernelBoot
-	if rec.LockDevice, rec.LockInode, err = f.lockID(); err != nil {
-		rec.LockDevice, rec.LockInode = 0, 0
+	if rec.lockMark, err = f.mark(); err != nil {
+		rec.lockMark = lockMark{} // a system that can't tell
+	}
+	if id.moved = elsewhere(id.previous, rec); id.moved != "" && !moved {
+		return nil, copied(f, rec.NodeID, id.moved)
 	}
 	id.record = rec
 	if err := f.write(identityFile, rec); err != nil {
@@ -128,6 +133,30 @@ func (id *identity) adopt(clusterID string) error {
 	return nil
 }
 
+// promised tells whether a promise binds the node. Once it belongs to a cluster
+// it promises itself to no other.
+func (id *identity) promised() bool {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.record.Promised && id.record.ClusterID == ""
+}
+
+// notePromise remembers that there is a promise.
+func (id *identity) notePromise() error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.record.Promised {
+		return nil
+	}
+	rec := id.record
+	rec.Promised = true
+	if err := id.folder.write(identityFile, rec); err != nil {
+		return err
+	}
+	id.record = rec
+	return nil
+}
+
 // sameHost tells whether the former boot ran under this very kernel on this
 // very folder; why says what is missing.
 func (id *identity) sameHost() (ok bool, why string) {
@@ -141,8 +170,10 @@ func (id *identity) sameHost() (ok bool, why string) {
 		return false, "no kernel boot ID"
 	case before.KernelBoot != now.KernelBoot:
 		return false, "the machine was started anew"
-	case before.LockInode == 0 || before.LockDevice != now.LockDevice || before.LockInode != now.LockInode:
-		return false, "the folder was copied or moved to another file system"
+	case before.Inode == 0 || now.Inode == 0:
+		return false, "the file system gives its files no inodes"
+	case id.moved != "":
+		return false, "the folder was moved or restored"
 	}
 	return true, ""
 }

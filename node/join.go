@@ -168,7 +168,7 @@ func (m *membership) self() *nodepb.Peer {
 	id, had := m.n.identity(), m.promises.get()
 	return &nodepb.Peer{
 		NodeId: id.NodeID, Addr: id.Addr, ClusterId: id.ClusterID,
-		Expect: uint32(m.n.cfg.BootstrapExpect), PromisedTo: had.ClusterID, Abandoned: had.Abandoned,
+		Expect: uint32(m.n.cfg.BootstrapExpect), PromisedTo: had.ClusterID, Abandoned: had.Abandoned, MaxVersion: m.n.version(),
 	}
 }
 
@@ -344,7 +344,7 @@ func (m *membership) join(ctx context.Context, through *nodepb.Peer) error {
 
 func (m *membership) joinRequest() *nodepb.JoinRequest {
 	return &nodepb.JoinRequest{
-		NodeId: m.n.ident.id, Addr: m.n.advertised(), MaxVersion: fsm.Version, Zone: m.n.cfg.Zone, Fresh: !m.n.raft.hasState(),
+		NodeId: m.n.ident.id, Addr: m.n.advertised(), MaxVersion: m.n.version(), Zone: m.n.cfg.Zone, Fresh: !m.n.raft.hasState(),
 	}
 }
 

@@ -46,4 +46,5 @@ const (
 	methodStepDown     transport.Method = 8
 	methodCloseCrashed transport.Method = 9
 	methodReportRuns   transport.Method = 10
+	methodReadArtifact transport.Method = 11
 )

@@ -47,6 +47,7 @@ type leaseConfig struct {
 	// verify is raft.VerifyLeader, for Defects.VerifyLeaderProof only.
 	verify  func() error
 	defects Defects
+	seams   *Seams // nil: none
 	observe observer
 }
 
@@ -111,6 +112,9 @@ func newLeaseSide(cfg leaseConfig) leaseSide {
 	l.slots = newSlots(cfg, l.proposer.propose)
 	l.slots.runLog = l.runs
 	l.keeper = newSessionKeeper(cfg, l.proposer.propose, l.renewals, l.slots)
+	if cfg.defects.AcquireTrusts {
+		l.proposer.granted = l.keeper.granted
+	}
 	return l
 }
 
@@ -119,7 +123,7 @@ func newLeaseSide(cfg leaseConfig) leaseSide {
 func (l leaseSide) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, run := range []func(context.Context) error{
-		l.proposer.run, l.rounds.run, l.renewals.run, l.reader.run, l.slots.run, l.keeper.run, l.runs.run,
+		l.proposer.run, l.rounds.run, l.renewals.run, l.reader.run, l.slots.run, l.keeper.run, l.keeper.sleeps.run, l.runs.run,
 	} {
 		g.Go(func() error { return run(ctx) })
 	}

@@ -151,6 +151,7 @@ func TestLessor_Expiry(t *testing.T) {
 		if got := b.lives("s", time.Minute); !near(got, 6*time.Second) {
 			t.Errorf("lived %v after its last renewal, want 6s", got)
 		}
+		synctest.Wait() // the lessor has heard of it
 		if got := b.renew(1, "s"); got != unknown {
 			t.Errorf("renewal of a session that is gone: %v, want unknown", got)
 		}

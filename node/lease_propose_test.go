@@ -342,9 +342,9 @@ func TestPropose_Stop(t *testing.T) {
 // What a peer sends goes into the log as it is, so its frame must be right.
 func TestPropose_MalformedProposal(t *testing.T) {
 	p := &proposer{self: holder{nodeID: "n1", boot: 3}, clock: NewTestClock(1, 0), window: window{low: 1, next: 5}}
-	good := p.appendProposal(nil, 1, []*command{{seq: 2, body: []byte{1, 2}}, {seq: 300, body: nil}})
+	good := p.appendProposal(nil, []*command{{seq: 2, body: []byte{1, 2}}, {seq: 300, body: nil}})
 	me := sender{"n1", 3}
-	if err := checkProposal(good, 2, me); err != nil {
+	if _, err := checkProposal(good, 2, me); err != nil {
 		t.Errorf("a good one: %v", err)
 	}
 	for name, bad := range map[string][]byte{
@@ -355,16 +355,16 @@ func TestPropose_MalformedProposal(t *testing.T) {
 		"not a record": {0x10, 1},
 		"field 6":      {0x0a, 2, 0x30, 1},
 	} {
-		if err := checkProposal(bad, 2, me); !errors.Is(err, fsm.ErrInvalidArgument) {
+		if _, err := checkProposal(bad, 2, me); !errors.Is(err, fsm.ErrInvalidArgument) {
 			t.Errorf("%s: %v, want ErrInvalidArgument", name, err)
 		}
 	}
-	if err := checkProposal(good, 3, me); !errors.Is(err, fsm.ErrInvalidArgument) {
+	if _, err := checkProposal(good, 3, me); !errors.Is(err, fsm.ErrInvalidArgument) {
 		t.Errorf("3 commands announced, 2 there: %v, want ErrInvalidArgument", err)
 	}
 	// A peer proposes in its own name only: request IDs are of a node's boot.
 	for _, other := range []sender{{"n2", 3}, {"n1", 2}, {"n1", 4}, {}} {
-		if err := checkProposal(good, 2, other); !errors.Is(err, fsm.ErrPermissionDenied) {
+		if _, err := checkProposal(good, 2, other); !errors.Is(err, fsm.ErrPermissionDenied) {
 			t.Errorf("from %+v: %v, want ErrPermissionDenied", other, err)
 		}
 	}
@@ -372,7 +372,7 @@ func TestPropose_MalformedProposal(t *testing.T) {
 	twice := append([]byte{}, good...)
 	twice = append(twice, 0x0a, 2, 'n', '2') // node_id again, inside the proposal
 	twice[1] += 4
-	if err := checkProposal(twice, 2, me); !errors.Is(err, fsm.ErrPermissionDenied) {
+	if _, err := checkProposal(twice, 2, me); !errors.Is(err, fsm.ErrPermissionDenied) {
 		t.Errorf("another name hidden behind the right one: %v, want ErrPermissionDenied", err)
 	}
 }
@@ -384,7 +384,7 @@ func TestPropose_InAnothersName(t *testing.T) {
 		leader, victim := c.nodes[0], c.nodes[1]
 		cmd := &command{seq: 1, body: mustMarshal(t, fsm.NewCommand(&fsm.OpenSession{SessionId: "forged", TtlMs: 6000}))}
 		victim.lease.proposer.mu.Lock()
-		q := &nodepb.ProposeRequest{Batch: victim.lease.proposer.appendProposal(nil, fsm.Version, []*command{cmd}), Commands: 1}
+		q := &nodepb.ProposeRequest{Batch: victim.lease.proposer.appendProposal(nil, []*command{cmd}), Commands: 1}
 		victim.lease.proposer.mu.Unlock()
 		for _, peer := range []transport.Identity{{NodeID: "n2", Boot: 1}, {NodeID: "n1", Boot: 2}} {
 			if _, err := leader.lease.handlePropose(t.Context(), peer, q); !errors.Is(err, fsm.ErrPermissionDenied) {
@@ -414,9 +414,9 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 func TestPropose_Encoding(t *testing.T) {
 	p := &proposer{self: holder{nodeID: "n1", boot: 3}, clock: NewTestClock(1, 0), window: window{low: 7, next: 9}}
 	body := []byte{0x52, 0} // an InitCluster without content
-	data := p.appendProposal(nil, 1, []*command{{seq: 7, body: body}, {seq: 1 << 40, body: body}})
+	data := p.appendProposal(nil, []*command{{seq: 7, body: body}, {seq: 1 << 40, body: body}})
 	p.self.nodeID = "another"
-	data = p.appendProposal(data, 1, []*command{{seq: 8, body: body}})
+	data = p.appendProposal(data, []*command{{seq: 8, body: body}})
 	data = fsm.AppendStamp(data, 12345)
 	b, err := fsm.DecodeBatch(data)
 	if err != nil {

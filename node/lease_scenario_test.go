@@ -375,6 +375,10 @@ func TestScenario_Leases(t *testing.T) {
 		if err := c.Node(a).Confirm(c.Context(5*time.Second), session); err == nil {
 			t.Error("confirmed after a suspend of 30s")
 		}
+		c.Until(5*time.Second, "the sleep in the ledger", func() bool { return len(sleeps(c, leader)) == 1 })
+		if got, want := sleeps(c, leader)[0], (slept{"k", l.Token, c.Node(a).InstanceID(), "slept 30 s"}); got != want {
+			t.Errorf("the ledger has %+v, want %+v", got, want)
+		}
 		// A leader that sleeps loses nobody's lease.
 		other := (leader + 2) % 3
 		acquire(t, c, other, "k2")
@@ -383,5 +387,25 @@ func TestScenario_Leases(t *testing.T) {
 		if holderOf(c, other, "k2") != other {
 			t.Error("a leader that slept expired a session that was renewed")
 		}
+		if got := sleeps(c, other); len(got) != 1 {
+			t.Errorf("a sleep of a node that held nothing is in the ledger: %+v", got)
+		}
 	})
+}
+
+// slept is a sleep as the ledger has it.
+type slept struct {
+	key      string
+	token    uint64
+	instance string
+	reason   string
+}
+
+func sleeps(c *nodetest.Cluster, i int) (all []slept) {
+	for _, e := range c.Node(i).View().History(fsm.HistoryQuery{}) {
+		if e.EndReason == fsm.EndSlept {
+			all = append(all, slept{e.Key, e.Token, e.Who.InstanceID, e.Note.Reason})
+		}
+	}
+	return all
 }

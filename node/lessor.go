@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"log/slog"
@@ -44,6 +45,8 @@ type lessor struct {
 	sessions map[string]*deadline
 	timers   map[timerName]*deadline
 	queue    deadlines
+	former   map[string]*deadline // of sessions, in the last reign: for Defects.OldDeadlines only
+	keeps    bool                 // them
 }
 
 // timerKind is what a timer ends.
@@ -75,6 +78,7 @@ type deadline struct {
 	// moves at alone and a session is queued anew once per TTL, not per renewal.
 	queued time.Duration
 	ttl    time.Duration // sessions only
+	whose  string        // sessions only: for people
 	// proposed: the end was decided. A session's is renewed no more, whatever
 	// comes of the proposal.
 	proposed bool
@@ -102,6 +106,7 @@ func newLessor(cfg leaseConfig, duty dutyFunc) *lessor {
 		clock:   cfg.clock,
 		log:     cfg.log,
 		wake:    make(chan struct{}, 1),
+		keeps:   cfg.defects.OldDeadlines,
 	}
 }
 
@@ -152,9 +157,13 @@ func (l *lessor) addSession(s *fsm.Session, now time.Duration) *deadline {
 	if d := l.sessions[s.ID]; d != nil {
 		return d
 	}
-	d := &deadline{timerName: timerName{kind: sessionTimer, name: s.ID}, ttl: s.TTL}
+	d := &deadline{timerName: timerName{kind: sessionTimer, name: s.ID}, ttl: s.TTL, whose: cmp.Or(s.InstanceID, s.Name, "a client without a name")}
 	l.sessions[s.ID] = d
-	l.push(d, now-l.given+s.TTL)
+	at := now - l.given + s.TTL
+	if old := l.former[s.ID]; old != nil {
+		at = old.at
+	}
+	l.push(d, at)
 	return d
 }
 
@@ -265,6 +274,9 @@ func (l *lessor) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.term = 0
+	if l.keeps {
+		l.former = l.sessions
+	}
 	l.sessions, l.timers, l.queue = nil, nil, nil
 }
 
@@ -451,7 +463,7 @@ func (l *lessor) settle(under []*deadline, got dutyAnswer) bool {
 	if got.err == nil {
 		for i, d := range under {
 			if d.kind == sessionTimer && got.results[i].GetCode() == 0 {
-				l.log.Info("session expired", "ttl", d.ttl)
+				l.log.Info("session expired", "whose", d.whose, "ttl", d.ttl)
 			}
 			l.forget(d)
 		}

@@ -194,6 +194,9 @@ func (n *Node) markDraining(ctx context.Context) (done <-chan struct{}) {
 // returns false if the node was killed meanwhile.
 func (n *Node) awaitRuns() bool {
 	idle := n.lease.slots.idle()
+	if n.cfg.seams.Defects.DrainForgets && len(n.Runs()) == 1 {
+		return true
+	}
 	tick := time.NewTicker(runsSayAfter)
 	defer tick.Stop()
 	for {
@@ -231,6 +234,7 @@ type leftovers struct {
 // gone: the same kernel, the same folder, and nothing left of what they spawned.
 func (n *Node) restartProved(context.Context) bool {
 	ok, why := n.ident.sameHost()
+	ok = ok || n.cfg.seams.Defects.CopyProof
 	l := &n.life.leftover
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -44,6 +45,9 @@ func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
 	to := l.level(level)
 	if msg == "failed to accept connection" {
 		to = slog.LevelDebug // at each stop: the transport under raft is closed first
+	}
+	if msg == "failed to decode incoming command" && strings.Contains(fmt.Sprint(args...), net.ErrClosed.Error()) {
+		to = slog.LevelDebug // so are its connections
 	}
 	if !l.log.Enabled(context.Background(), to) {
 		return
@@ -110,20 +114,47 @@ func (l *raftLogger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer {
 	return &lineWriter{emit: func(line string) { l.Log(hclog.Debug, line) }}
 }
 
+// gossipSayInterval is how often memberlist's complaint of one kind is written:
+// anybody who reaches the port can make it complain of each packet.
+const gossipSayInterval = time.Minute
+
 // newGossipLogger turns memberlist's *log.Logger into slog: its own levels stand
 // in brackets; what it calls an error is a hint here, since gossip decides nothing.
 func newGossipLogger(l *slog.Logger) *log.Logger {
 	l = l.With("part", "gossip")
+	rare := newRarely(gossipSayInterval)
 	return log.New(&lineWriter{emit: func(line string) {
-		level := slog.LevelDebug
-		if strings.HasPrefix(line, "[ERR]") {
-			level = slog.LevelInfo
-		}
+		complaint := strings.HasPrefix(line, "[ERR]")
 		if i := strings.Index(line, "memberlist: "); i >= 0 {
 			line = line[i+len("memberlist: "):]
 		}
-		l.Log(context.Background(), level, line)
+		if !complaint {
+			l.Debug(line)
+			return
+		}
+		ok, skipped := rare.count(complaintKind(line))
+		switch {
+		case !ok:
+		case skipped > 0:
+			l.Info(line, "repeated", skipped)
+		default:
+			l.Info(line)
+		}
 	}}, "", 0)
+}
+
+// complaintKind is what the complaint has in common with others of its kind. One
+// about what came from outside says where from and quotes it, and a stranger
+// can make up both.
+func complaintKind(line string) string {
+	kind, _, outside := strings.Cut(line, " from=")
+	if !outside {
+		return line
+	}
+	if i := strings.IndexAny(kind, `"0123456789`); i >= 0 {
+		kind = kind[:i]
+	}
+	return kind
 }
 
 type lineWriter struct{ emit func(string) }

@@ -104,3 +104,52 @@ func TestNode_LogOfATakenPort(t *testing.T) {
 		t.Errorf("%q", lines)
 	}
 }
+
+// Whoever reaches the port can't fill the log with packets: one line of a kind in
+// a minute, which counts those that were left out.
+func TestNode_LogOfGarbagePackets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		book := &logBook{}
+		c := nodetest.New(t, nodetest.Config{Nodes: 1, Seed: 75, Log: slog.New(slog.NewTextHandler(book, nil))})
+		c.WaitReady()
+		stranger := c.Net.Host("stranger")
+		_, packets, err := stranger.Listen(stranger.IP() + ":9")
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := net.ResolveUDPAddr("udp", c.Node(0).Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const labelled = 244 // how memberlist marks a label
+		garbage := map[string]func(i byte) []byte{
+			"discarding packet with unacceptable label":      func(i byte) []byte { return []byte{labelled, 2, 'a' + i%26, 'b', 1, 2, 3} },
+			"cannot decode label; packet has been truncated": func(i byte) []byte { return []byte{labelled, 200, i} },
+			"label header cannot be empty when present":      func(i byte) []byte { return []byte{labelled, 0, i} },
+		}
+		send := func(n int) {
+			for i := range n {
+				for _, packet := range garbage {
+					if _, err := packets.WriteTo(packet(byte(i)), to); err != nil {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		send(300)
+		for text := range garbage {
+			if lines := book.with(text); len(lines) != 1 || strings.Contains(lines[0], "repeated") {
+				t.Errorf("%d lines %q for 300 packets, want 1 without a count: %v", len(lines), text, lines)
+			}
+		}
+		time.Sleep(time.Minute)
+		send(1)
+		for text := range garbage {
+			if lines := book.with(text); len(lines) != 2 || !strings.HasSuffix(lines[1], " repeated=299\n") {
+				t.Errorf("after a minute: %v, want a second line of %q with repeated=299", lines, text)
+			}
+		}
+		_ = packets.Close()
+	})
+}

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node/nodepb"
 )
 
@@ -48,7 +47,7 @@ func (m *membership) run(ctx context.Context) error {
 	}
 	n := m.n
 	g, err := startGossip(n.trans.Load(), n.ident.id, n.ident.clusterID(), n.cfg.GossipKey, gossipMeta{
-		Boot: n.ident.boot(), Version: fsm.Version, Addr: n.advertised(), Zone: n.cfg.Zone, API: n.cfg.APIAddr,
+		Boot: n.ident.boot(), Version: n.version(), Addr: n.advertised(), Zone: n.cfg.Zone, API: n.cfg.APIAddr,
 	}, n.book, n.log)
 	if err != nil {
 		return err

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -89,7 +91,12 @@ func TestFoundingSet(t *testing.T) {
 func TestPromises(t *testing.T) {
 	dir := t.TempDir()
 	open := func() *promises {
-		p, err := openPromises(&folder{dir: dir})
+		f := &folder{dir: dir}
+		ident, err := openIdentity(f, "c", "k", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := openPromises(f, ident)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,5 +134,76 @@ func TestPromises(t *testing.T) {
 	}
 	if now := open().get(); now.ClusterID != "" || fmt.Sprint(now.Abandoned) != "[Y]" {
 		t.Errorf("after abandoning: %+v", now)
+	}
+}
+
+// A promise that is lost is not a node that is free, but one that belongs to a
+// cluster needs none any more.
+func TestPromises_Lost(t *testing.T) {
+	f := &folder{dir: t.TempDir()}
+	open := func() (*identity, *promises, error) {
+		t.Helper()
+		ident, err := openIdentity(f, "", "k", false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := openPromises(f, ident)
+		return ident, p, err
+	}
+	lose := func() {
+		t.Helper()
+		if err := os.Remove(f.path(promiseFile)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, p, err := open()
+	if err != nil {
+		t.Fatalf("without a promise: %v", err)
+	}
+	x := promise{ClusterID: "X", Asker: "a", Members: []string{"a", "b"}}
+	if err := p.give(x); err != nil {
+		t.Fatal(err)
+	}
+	lose()
+	if _, _, err = open(); !errors.Is(err, ErrFolderDamaged) || !strings.Contains(err.Error(), "promise.json is missing, and this node has promised itself to a founding set") {
+		t.Fatalf("without the promise that was given: %v", err)
+	}
+	if err := f.write(promiseFile, promise{Format: folderFormat, ClusterID: "X", Asker: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	ident, p, err := open()
+	if err != nil {
+		t.Fatalf("with the file restored: %v", err)
+	}
+	if p.get().ClusterID != "X" {
+		t.Errorf("restored as %+v", p.get())
+	}
+	if err := ident.adopt("X"); err != nil {
+		t.Fatal(err)
+	}
+	lose()
+	if _, _, err = open(); err != nil {
+		t.Errorf("a member without its promise: %v", err)
+	}
+}
+
+// Where the note can't be written no promise is given.
+func TestPromises_NotNoted(t *testing.T) {
+	f := &folder{dir: t.TempDir()}
+	ident, err := openIdentity(f, "", "k", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := openPromises(f, ident)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(f.path(identityFile+".tmp"), 0o700); err != nil { // in the way of the new file
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.give(promise{ClusterID: "X", Asker: "a", Members: []string{"a", "b"}}); err == nil {
+			t.Error("a promise was given that a start without its file would not miss")
+		}
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -94,12 +95,14 @@ var (
 	descStuck    = prometheus.NewDesc("miw_stuck", "Runs of this process that did not return in time.", nil, nil)
 	descRenewAge = prometheus.NewDesc("miw_renew_age_seconds", "Since the sending of the newest confirmed keep-alive of this node's session.", nil, nil)
 	descDoubt    = prometheus.NewDesc("miw_observer_uncertainty_seconds", "By how much an instant of another node's clock may be off at most, on the leader while nodes report runs.", nil, nil)
+	descWorkers  = prometheus.NewDesc("miw_workers", "Workers of the cluster by state.", []string{"state"}, nil)
 	descReady    = prometheus.NewDesc("miw_ready", "1 if the node knows a leader and its copy is caught up.", nil, nil)
+	descRoutines = prometheus.NewDesc("miw_goroutines", "Goroutines of the process.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (p *present) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady, descRenewAge, descDoubt} {
+	for _, d := range []*prometheus.Desc{descLeader, descQuorum, descRevision, descLog, descMembers, descHeld, descStuck, descReady, descRenewAge, descDoubt, descWorkers, descRoutines} {
 		ch <- d
 	}
 }
@@ -114,6 +117,7 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 	gauge(descLeader, truth(leads))
 	gauge(descQuorum, truth(n.quorum().OK))
 	gauge(descReady, truth(n.ReadyErr() == nil))
+	gauge(descRoutines, float64(runtime.NumGoroutine()))
 	view := n.View()
 	gauge(descRevision, float64(view.Revision()))
 	if st, err := os.Stat(n.folder.path(raftFile)); err == nil {
@@ -125,6 +129,9 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 	}
 	for state, count := range states {
 		gauge(descMembers, float64(count), state)
+	}
+	for state, count := range countWorkers(view) {
+		gauge(descWorkers, float64(count), state)
 	}
 	held := 0
 	if s, ok := view.Instance(n.ident.instanceID); ok {
@@ -144,6 +151,18 @@ func (p *present) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(descStuck, float64(stuck))
+}
+
+// countWorkers counts the workers in each state, those that none is in too.
+func countWorkers(view *fsm.View) map[string]int {
+	states := map[string]int{}
+	for s := fsm.WorkerLoading; s <= fsm.WorkerFailed; s++ {
+		states[s.String()] = 0
+	}
+	for w := range view.Workers("") {
+		states[w.State.String()]++
+	}
+	return states
 }
 
 func truth(b bool) float64 {

@@ -27,9 +27,12 @@ type Node struct {
 	machine *fsm.Machine
 	lease   leaseSide
 	members *membership
+	rival   rival
 	metrics *metrics
 	guard   *warding
 	table   map[transport.Method]handler
+
+	artifacts *artifacts
 
 	// Made by Run.
 	trans atomic.Pointer[transport.Transport]
@@ -58,8 +61,8 @@ type lifecycle struct {
 // New checks cfg, takes the data folder and reads or makes the node's identity
 // in it; the boot number is raised and on disk when it returns. The folder
 // stays locked until Run has returned and every run of the node's work with it.
-// Its errors match ErrFolderInUse, ErrFolderDamaged, ErrFolderNewer and
-// ErrOtherID; a faulty cfg gives all its faults at once.
+// Its errors match ErrFolderInUse, ErrFolderDamaged, ErrFolderNewer,
+// ErrFolderCopied and ErrOtherID; a faulty cfg gives all its faults at once.
 func New(cfg Config) (*Node, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -69,6 +72,7 @@ func New(cfg Config) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	folder.seams = cfg.seams
 	n := &Node{cfg: cfg, folder: folder, life: lifecycle{
 		ready: make(chan struct{}), closing: make(chan struct{}), failed: make(chan error, 1),
 		unready: errNotStarted,
@@ -83,14 +87,15 @@ func New(cfg Config) (*Node, error) {
 // assemble makes the parts, in the order in which they know of each other.
 func (n *Node) assemble() (err error) {
 	cfg := n.cfg
-	if n.ident, err = openIdentity(n.folder, cfg.ID, cfg.seams.KernelBoot); err != nil {
+	if n.ident, err = openIdentity(n.folder, cfg.ID, cfg.seams.KernelBoot, cfg.Moved); err != nil {
 		return err
 	}
 	n.log = cfg.Logger.With("node", n.ident.id)
+	n.ident.sayMoved(n.log, cfg.Moved)
 	if n.book, err = openBook(n.folder); err != nil {
 		return err
 	}
-	promises, err := openPromises(n.folder)
+	promises, err := openPromises(n.folder, n.ident)
 	if err != nil {
 		return err
 	}
@@ -101,6 +106,7 @@ func (n *Node) assemble() (err error) {
 	n.machine = fsm.NewMachine(fsm.MachineOptions{
 		OnHalt:    func(err error) { n.fail(fmt.Errorf("replicated state: %w", err)) },
 		OnApplied: n.applied,
+		Version:   cfg.seams.Version,
 		Defects:   cfg.seams.Defects.FSM,
 	})
 	n.raft = &raftHost{
@@ -116,10 +122,11 @@ func (n *Node) assemble() (err error) {
 			zone: cfg.Zone, labels: cfg.Labels,
 		},
 		timing: cfg.Timing, clock: n.clock, log: n.log, machine: n.machine, lead: n.raft, call: caller(n),
-		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects,
+		restartProved: n.restartProved, verify: n.raft.verify, defects: cfg.seams.Defects, seams: cfg.seams,
 		observe: observer{renewed: observed(n.metrics.renew), stopped: observed(n.metrics.stop), overlapped: n.metrics.overlaps.Inc, gap: observed(n.metrics.gap)},
 	})
 	n.guard = newWarding(n)
+	n.artifacts = newArtifacts(n)
 	n.table = n.methods()
 	return nil
 }
@@ -143,7 +150,7 @@ func (n *Node) steps(bg *background) []step {
 		{"gossip", func(context.Context) error { return nil }, n.members.stopGossip}, // started by membership
 		{"background", func(context.Context) error {
 			bg.run("data folder", n.folder.watch)
-			bg.run("address book", func(ctx context.Context) error { return n.book.keep(ctx, n.raft.servers) })
+			bg.run("address book", func(ctx context.Context) error { return n.book.keep(ctx, n.raft.present) })
 			bg.run("lease side", n.lease.run)
 			bg.run("leadership", n.lead)
 			bg.run("membership", n.members.run)
@@ -179,14 +186,16 @@ func (n *Node) Run(ctx context.Context) error {
 	killed := false
 	if err == nil {
 		n.life.running.Store(true)
-		n.log.Info("node running", "addr", n.Addr(), "instance", n.ident.instanceID, "boot", n.ident.boot(), "dir", n.cfg.DataDir)
+		n.log.Info("node started", "addr", n.Addr(), "instance", n.ident.instanceID, "boot", n.ident.boot(), "dir", n.cfg.DataDir)
 		select {
 		case <-ctx.Done():
 			n.leave(ctx)
 			err = n.Healthy() // a fault while leaving is one
 		case err = <-n.life.failed:
-			n.log.Error("node can't go on", "err", err)
-			n.quit()
+			if killed = n.cfg.seams.killed(); !killed {
+				n.log.Error("node can't go on", "err", err)
+				n.quit()
+			}
 		case <-n.cfg.seams.Kill:
 			killed = true
 		}
@@ -241,7 +250,7 @@ func (n *Node) openStorage(context.Context) (err error) {
 	if n.raft.store, err = openStore(n.folder, n.ident.clusterID() != "", n.cfg.seams, n.fail); err != nil {
 		return err
 	}
-	if n.raft.snaps, err = openSnapshots(n.folder, n.log); err != nil {
+	if n.raft.snaps, err = openSnapshots(n.folder, n.cfg.seams, n.log); err != nil {
 		return errors.Join(err, n.raft.store.close())
 	}
 	return nil
@@ -254,7 +263,7 @@ func (n *Node) bind(ctx context.Context) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		t, err := transport.Listen(transport.Config{
 			Network: n.cfg.Network, Bind: n.cfg.Bind, Advertise: n.cfg.Advertise, TLS: n.cfg.TLS, GossipKey: n.cfg.GossipKey,
-			Insecure: n.cfg.Insecure, Identity: n.identity, Admit: n.admit, Logger: n.log,
+			Insecure: n.cfg.Insecure, Identity: n.identity, Admit: n.admit, Refused: n.refused, Answered: n.cfg.seams.answered(), Logger: n.log,
 		})
 		if err == nil {
 			n.trans.Store(t)

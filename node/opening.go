@@ -37,6 +37,11 @@ func (k *sessionKeeper) open(ctx context.Context) (*heldSession, error) {
 			Labels:        fsm.LabelsOf(k.self.labels),
 			RestartProved: k.proved != nil && k.proved(ctx),
 		}
+		if op.RestartProved {
+			if err := k.seams.step(StepRestartProof); err != nil {
+				return nil, err
+			}
+		}
 		if firstSent == 0 {
 			firstSent = k.clock.boot()
 		}
@@ -48,10 +53,13 @@ func (k *sessionKeeper) open(ctx context.Context) (*heldSession, error) {
 			err = fsm.ResultErr(res)
 		}
 		if err == nil {
-			if _, ok := k.machine.View().Session(id); ok {
+			if _, ok := k.machine.View().Session(id); ok && k.remark(ctx) {
+				if err := k.seams.step(StepSessionOpened); err != nil {
+					return nil, err
+				}
 				return k.opened(id, firstSent), nil
 			}
-			// Opened, and gone again before this copy had it.
+			// Opened, and gone again before this copy had it or it was marked.
 			id, firstSent = newSessionID(), 0
 			continue
 		}

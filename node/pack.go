@@ -47,8 +47,13 @@ func commandSize(c *command) int {
 func (p *proposer) proposalRoom() int { return len(p.self.nodeID) + 64 }
 
 // appendProposal appends a batch of one proposal, this node's, with the
-// commands in it; p.mu is held.
-func (p *proposer) appendProposal(dst []byte, version uint32, commands []*command) []byte {
+// commands in it; p.mu is held. Its version is what they need, not what this
+// binary or its copy knows: members that are older halt on more.
+func (p *proposer) appendProposal(dst []byte, commands []*command) []byte {
+	version := uint32(1)
+	for _, c := range commands {
+		version = max(version, c.needs)
+	}
 	lowWater := p.lowWater()
 	size := 1 + protowire.SizeBytes(len(p.self.nodeID)) +
 		1 + protowire.SizeVarint(p.self.boot) + 1 + protowire.SizeVarint(lowWater) + 1 + protowire.SizeVarint(uint64(version))
@@ -82,23 +87,23 @@ func (p *proposer) appendProposal(dst []byte, version uint32, commands []*comman
 // by the one who sends it: request IDs are of a boot of a node, so whoever could
 // use another's could answer its commands before they are made. What is in the
 // commands is not looked at: the peer has checked them, and each is
-// checked again when it is applied.
-func checkProposal(batch []byte, n uint32, from sender) error {
+// checked again when it is applied. It returns the state version that they need.
+func checkProposal(batch []byte, n uint32, from sender) (needs uint32, err error) {
 	bad := fsm.Errorf(fsm.CodeInvalidArgument, "not one proposal of %d commands", n)
 	num, typ, tag := protowire.ConsumeTag(batch)
 	if tag < 0 || num != batchProposals || typ != protowire.BytesType {
-		return bad
+		return 0, bad
 	}
 	inner, size := protowire.ConsumeBytes(batch[tag:])
 	if size < 0 || tag+size != len(batch) {
-		return bad
+		return 0, bad
 	}
 	var by sender
 	count := uint32(0)
 	for len(inner) > 0 {
 		num, _, size := protowire.ConsumeField(inner)
 		if size < 0 || num < proposalNode || num > proposalVersion {
-			return bad
+			return 0, bad
 		}
 		_, _, tag := protowire.ConsumeTag(inner)
 		// The last one counts, as when it is decoded.
@@ -106,15 +111,21 @@ func checkProposal(batch []byte, n uint32, from sender) error {
 		case proposalNode:
 			node, size := protowire.ConsumeString(inner[tag:])
 			if size < 0 {
-				return bad
+				return 0, bad
 			}
 			by.nodeID = node
 		case proposalBoot:
 			boot, size := protowire.ConsumeVarint(inner[tag:])
 			if size < 0 {
-				return bad
+				return 0, bad
 			}
 			by.boot = boot
+		case proposalVersion:
+			version, size := protowire.ConsumeVarint(inner[tag:])
+			if size < 0 {
+				return 0, bad
+			}
+			needs = uint32(version)
 		case proposalCommands:
 			count++
 		}
@@ -122,11 +133,11 @@ func checkProposal(batch []byte, n uint32, from sender) error {
 	}
 	switch {
 	case count != n || n == 0:
-		return bad
+		return 0, bad
 	case by != from:
-		return fsm.Errorf(fsm.CodePermissionDenied, "boot %d of node %s proposes in the name of boot %d of node %s", from.boot, from.nodeID, by.boot, by.nodeID)
+		return 0, fsm.Errorf(fsm.CodePermissionDenied, "boot %d of node %s proposes in the name of boot %d of node %s", from.boot, from.nodeID, by.boot, by.nodeID)
 	}
-	return nil
+	return needs, nil
 }
 
 // peerQueue is what waits at the leader for other nodes, and its own duties.
@@ -140,6 +151,7 @@ type chunk struct {
 	batch []byte
 	n     int
 	term  uint64 // of a duty: in no other; 0 = any
+	needs uint32 // state version
 	reply chan chunkReply
 }
 
@@ -200,13 +212,14 @@ func (p *proposer) handle(ctx context.Context, from sender, q *nodepb.ProposeReq
 	if len(q.Batch) > maxEntryBytes {
 		return nil, fsm.Errorf(fsm.CodeInvalidArgument, "a proposal of %d bytes: at most %d are allowed", len(q.Batch), maxEntryBytes)
 	}
-	if err := checkProposal(q.Batch, q.Commands, from); err != nil {
+	needs, err := checkProposal(q.Batch, q.Commands, from)
+	if err != nil {
 		return nil, err
 	}
 	if _, ok := p.lead.leading(); !ok {
 		return nil, errNotLeader()
 	}
-	r, err := p.submit(ctx, &chunk{batch: q.Batch, n: int(q.Commands), reply: make(chan chunkReply, 1)})
+	r, err := p.submit(ctx, &chunk{batch: q.Batch, n: int(q.Commands), needs: needs, reply: make(chan chunkReply, 1)})
 	if err != nil {
 		return nil, err
 	}
@@ -273,6 +286,10 @@ func (p *proposer) pack(term uint64) *entry {
 			c.reply <- chunkReply{err: errNotLeader()}
 			continue
 		}
+		if c.needs > version {
+			c.reply <- chunkReply{err: fsm.Errorf(fsm.CodeNotReady, "the cluster is at state version %d, the proposal needs %d", version, c.needs)}
+			continue
+		}
 		e.chunks = append(e.chunks, c)
 		commands += c.n
 		size += len(c.batch)
@@ -291,7 +308,7 @@ func (p *proposer) pack(term uint64) *entry {
 		e.data = append(e.data, c.batch...)
 	}
 	if len(e.own) > 0 {
-		e.data = p.appendProposal(e.data, version, e.own)
+		e.data = p.appendProposal(e.data, e.own)
 	}
 	e.data = fsm.AppendStamp(e.data, p.clock.wall().UnixNano())
 	return e
@@ -302,7 +319,7 @@ func (p *proposer) commit(ctx context.Context, e *entry) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(p.tenure.context(), func() { cancel(errNewLeader) })()
 	defer cancel(nil)
-	out, err := p.lead.apply(ctx, e.data)
+	out, err := p.apply(ctx, e.data)
 	if err == nil && out.Err != nil {
 		err = fsm.Errorf(fsm.CodeUncertain, "this node has halted: %v", out.Err)
 	}
@@ -333,6 +350,18 @@ func (p *proposer) commit(ctx context.Context, e *entry) {
 	}
 }
 
+// apply proposes an entry and waits for its outcome.
+func (p *proposer) apply(ctx context.Context, data []byte) (*fsm.Outcome, error) {
+	if err := p.seams.step(StepCommandsPropose); err != nil {
+		return nil, fsm.Errorf(fsm.CodeNoQuorum, "not proposed: %v", err)
+	}
+	out, err := p.lead.apply(ctx, data)
+	if err == nil && p.seams.step(StepCommandsCommitted) != nil {
+		return nil, fsm.Errorf(fsm.CodeUncertain, "committed, and not answered")
+	}
+	return out, err
+}
+
 // deliver answers commands with their results; p.mu is held.
 func (p *proposer) deliver(commands []*command, results []*fsm.Result) {
 	for i, c := range commands {
@@ -346,7 +375,6 @@ func (p *proposer) forward(ctx context.Context) {
 	if leader == "" || leader == p.self.nodeID {
 		return
 	}
-	version := p.version()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.notUntil > p.clock.boot() {
@@ -357,7 +385,7 @@ func (p *proposer) forward(ctx context.Context) {
 		if len(commands) == 0 {
 			return
 		}
-		q := &nodepb.ProposeRequest{Batch: p.appendProposal(nil, version, commands), Commands: uint32(len(commands))}
+		q := &nodepb.ProposeRequest{Batch: p.appendProposal(nil, commands), Commands: uint32(len(commands))}
 		p.forwards++
 		p.wg.Go(func() { p.send(ctx, leader, q, commands) })
 	}

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"errors"
+	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -9,7 +12,8 @@ import (
 
 // peers is raft's transport. It notes how far each peer's log is known to agree
 // with ours, and tells a peer of a new commit index as soon as there is one:
-// raft itself tells with the next entry or after the commit timeout.
+// raft itself tells with the next entry or after the commit timeout. It holds
+// an acknowledgement back until what it covers is durable here, see logWriter.
 //
 // What it knows belongs to one term. A peer that acknowledged entry n under
 // our former leadership may have lost it to another leader since, and a
@@ -17,8 +21,14 @@ import (
 // remembered state would have it commit a wrong suffix.
 type peers struct {
 	*raft.NetworkTransport
-	id   string
-	wake chan struct{} // one slot
+	id      string
+	durable func(index uint64, stopped <-chan struct{}) error
+	closing chan struct{} // raft is to stop
+	close   sync.Once
+	wake    chan struct{} // one slot
+	// former has it keep what belongs to an earlier term, for Defects.FormerNudge only.
+	former bool
+	calls  <-chan raft.RPC // to this node
 
 	mu      sync.Mutex
 	raft    termSource
@@ -29,11 +39,18 @@ type peers struct {
 
 // contact is how a peer has answered raft's calls.
 type contact struct {
-	answered time.Time // last; zero = never
-	failed   time.Time // last failure since the last answer; zero = none
-	flying   int       // calls under way
-	since    time.Time // when the first of them began, or the last answer came meanwhile
+	answered time.Time     // last; zero = never
+	failed   time.Time     // last failure since the last answer; zero = none
+	flying   int           // calls under way
+	since    time.Time     // when the first of them began, or the last answer came meanwhile
+	urgent   int           // transfers of leadership to it under way: nothing is held
+	lost     bool          // the last heartbeat failed, and nothing was answered since
+	back     chan struct{} // closed at the next answer; nil if nobody waits for it
 }
+
+// reignLook is how often an append that waits for a lost peer looks whether it
+// is still to be made.
+const reignLook = 2 * time.Second
 
 // failureMemory is for how many limits a failed call says that a peer is not
 // there: an election repeats its calls each four to eight of them.
@@ -54,6 +71,7 @@ type termSource interface {
 	CommitIndex() uint64
 	State() raft.RaftState
 	CurrentTerm() uint64
+	GetConfiguration() raft.ConfigurationFuture
 }
 
 var (
@@ -61,11 +79,17 @@ var (
 	_ raft.WithPreVote = (*peers)(nil)
 )
 
-func newPeers(id string, t *raft.NetworkTransport) *peers {
+func newPeers(id string, t *raft.NetworkTransport, durable func(uint64, <-chan struct{}) error) *peers {
 	return &peers{
-		NetworkTransport: t, id: id, wake: make(chan struct{}, 1),
+		NetworkTransport: t, id: id, durable: durable, closing: make(chan struct{}), wake: make(chan struct{}, 1),
 		known: make(map[raft.ServerID]*peer), contact: make(map[raft.ServerID]*contact),
 	}
+}
+
+// Close implements raft.WithClose. What waits for the disk gives up.
+func (p *peers) Close() error {
+	p.close.Do(func() { close(p.closing) })
+	return p.NetworkTransport.Close()
 }
 
 func (p *peers) bind(r termSource) {
@@ -73,6 +97,9 @@ func (p *peers) bind(r termSource) {
 	p.raft = r
 	p.mu.Unlock()
 }
+
+// Consumer implements raft.Transport.
+func (p *peers) Consumer() <-chan raft.RPC { return p.calls }
 
 // LocalAddr implements raft.Transport: the address of a server is its node ID,
 // which the stream layer resolves at each dial.
@@ -88,14 +115,112 @@ func (p *peers) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.A
 func (p *peers) AppendEntries(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) error {
 	heartbeat := q.PrevLogEntry == 0 && len(q.Entries) == 0 && q.LeaderCommitIndex == 0
 	if !heartbeat {
+		if err := p.awaitPeer(id, q.Term); err != nil {
+			return err
+		}
 		p.sending(id, q)
 	}
 	err := p.noting(id, func() error { return p.NetworkTransport.AppendEntries(id, to, q, r) })
-	if err == nil {
-		p.answered(id, to, q, r, heartbeat)
+	if err != nil {
+		if heartbeat {
+			p.lose(id)
+		}
+		return err
 	}
-	return err
+	if n := len(q.Entries); n > 0 {
+		if err := p.durable(q.Entries[n-1].Index, p.closing); err != nil {
+			return err
+		}
+	}
+	p.answered(id, to, q, r, heartbeat)
+	return nil
 }
+
+// InstallSnapshot implements raft.Transport.
+func (p *peers) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+	if err := p.awaitPeer(id, q.Term); err != nil {
+		return err
+	}
+	return p.NetworkTransport.InstallSnapshot(id, to, q, r, data)
+}
+
+// lose notes that a heartbeat failed.
+func (p *peers) lose(id raft.ServerID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.contact[id]; !c.failed.IsZero() {
+		c.lost = true
+	}
+}
+
+// awaitPeer holds what is to be sent to a lost peer until a heartbeat reaches it
+// again. For raft each failure doubles the pause before the next try, up to ten
+// seconds; a node that comes back would spend them without a log to catch up
+// with. Heartbeats are tried four times a second at least. It fails when the
+// reign in which the call was made is over.
+func (p *peers) awaitPeer(id raft.ServerID, term uint64) error {
+	for {
+		p.mu.Lock()
+		c, r := p.contact[id], p.raft
+		if c == nil || !c.lost || c.urgent > 0 || r == nil {
+			p.mu.Unlock()
+			return nil
+		}
+		if c.back == nil {
+			c.back = make(chan struct{})
+		}
+		back := c.back
+		p.mu.Unlock()
+		look := time.NewTimer(reignLook)
+		select {
+		case <-back:
+		case <-look.C:
+		case <-p.closing:
+			look.Stop()
+			return raft.ErrTransportShutdown
+		}
+		look.Stop()
+		if r.CurrentTerm() != term || r.State() != raft.Leader {
+			return errReignOver
+		}
+		if !slices.ContainsFunc(r.GetConfiguration().Configuration().Servers, func(s raft.Server) bool { return s.ID == id }) {
+			return errNoMember
+		}
+	}
+}
+
+// hurry has nothing held that goes to the peer until done is called. Raft asks
+// the goroutine that a held call would keep busy for a transfer of leadership,
+// and a second request that it does not take never ends.
+func (p *peers) hurry(id raft.ServerID) (done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.contact[id]
+	if c == nil {
+		return func() {}
+	}
+	c.urgent++
+	c.wakeAll()
+	return func() {
+		p.mu.Lock()
+		c.urgent--
+		p.mu.Unlock()
+	}
+}
+
+// wakeAll has those look again who wait for the peer.
+func (c *contact) wakeAll() {
+	if c.back != nil {
+		close(c.back)
+		c.back = nil
+	}
+}
+
+// Why a call to a lost peer is not made.
+var (
+	errReignOver = errors.New("this node no longer leads")
+	errNoMember  = errors.New("the peer is no member any more")
+)
 
 // RequestVote implements raft.Transport.
 func (p *peers) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, r *raft.RequestVoteResponse) error {
@@ -128,7 +253,8 @@ func (p *peers) noting(id raft.ServerID, call func() error) error {
 		c.failed = now
 		return err
 	}
-	c.answered, c.failed, c.since = now, time.Time{}, now
+	c.answered, c.failed, c.since, c.lost = now, time.Time{}, now, false
+	c.wakeAll()
 	return nil
 }
 
@@ -146,7 +272,9 @@ func (p *peers) answered(id raft.ServerID, to raft.ServerAddress, q *raft.Append
 	defer p.mu.Unlock()
 	if q.Term > p.term {
 		p.term = q.Term
-		clear(p.known)
+		if !p.former {
+			clear(p.known)
+		}
 	}
 	if heartbeat || q.Term != p.term || !r.Success || r.Term != q.Term {
 		return

@@ -16,6 +16,8 @@ func (r *reignOf) CommitIndex() uint64   { return r.commit }
 func (r *reignOf) CurrentTerm() uint64   { return r.term }
 func (r *reignOf) State() raft.RaftState { return r.state }
 
+func (r *reignOf) GetConfiguration() raft.ConfigurationFuture { return nil }
+
 // ack lets peer b acknowledge everything up to index in a term.
 func ack(p *peers, term, index, told uint64) {
 	q := &raft.AppendEntriesRequest{
@@ -31,7 +33,7 @@ func ack(p *peers, term, index, told uint64) {
 // it tell b a commit index, for b would commit B's suffix.
 func TestNudge_NotWithStateOfAnEarlierReign(t *testing.T) {
 	r := &reignOf{commit: 10, term: 1, state: raft.Leader}
-	p := newPeers("a", nil)
+	p := newPeers("a", nil, nil)
 	p.bind(r)
 	ack(p, 1, 10, 5)
 	r.term = 3
@@ -49,7 +51,7 @@ func TestNudge_NotWithStateOfAnEarlierReign(t *testing.T) {
 	}
 	// An acknowledgement of term 3 drops all that was known before.
 	r.term, r.commit = 3, 12
-	p2 := newPeers("a", nil)
+	p2 := newPeers("a", nil, nil)
 	p2.bind(r)
 	ack(p2, 1, 20, 5)
 	q := &raft.AppendEntriesRequest{Term: 3, PrevLogEntry: 11, PrevLogTerm: 2, Entries: []*raft.Log{{Index: 12, Term: 3}}}
@@ -63,7 +65,7 @@ func TestNudge_NotWithStateOfAnEarlierReign(t *testing.T) {
 // lead, or while a nudge to it is under way.
 func TestNudge_OnlyWhenDue(t *testing.T) {
 	r := &reignOf{commit: 10, term: 1, state: raft.Leader}
-	p := newPeers("a", nil)
+	p := newPeers("a", nil, nil)
 	p.bind(r)
 	for _, c := range []struct {
 		name string

@@ -49,7 +49,8 @@ func WithIdempotency(key string, hash []byte) ProposeOption {
 
 // RequestID names a command of this node. An fsm.ErrUncertain has it as Detail.
 type RequestID struct {
-	Boot, Seq uint64
+	Boot uint64 `json:"boot"`
+	Seq  uint64 `json:"seq"`
 }
 
 // WithRequest repeats a command, which must be the same, under the ID of a try
@@ -75,8 +76,11 @@ type proposer struct {
 	log     *slog.Logger
 	timeout time.Duration // of a request to the leader
 	tenure  *tenure
-	limit   int           // maxQueued, less in tests
-	early   bool          // answer before commit: a planted defect
+	limit   int  // maxQueued, less in tests
+	early   bool // answer before commit: a planted defect
+	seams   *Seams
+	// granted is told of each answer, for Defects.AcquireTrusts only.
+	granted func(op fsm.Op, sent time.Duration, r *fsm.Result)
 	wake    chan struct{} // one slot: there is something to do
 
 	mu       sync.Mutex
@@ -108,6 +112,7 @@ const (
 type command struct {
 	seq   uint64
 	body  []byte // serialized fsm.Command without its sequence
+	needs uint32 // state version
 	state commandState
 	// sent: it may be in some leader's log.
 	sent  bool
@@ -137,6 +142,7 @@ func newProposer(cfg leaseConfig) *proposer {
 		tenure:  newTenure(cfg.lead),
 		limit:   maxQueued,
 		early:   cfg.defects.AckBeforeCommit,
+		seams:   cfg.seams,
 		wake:    make(chan struct{}, 1),
 		window:  window{low: 1, next: 1},
 	}
@@ -152,6 +158,15 @@ func (p *proposer) propose(ctx context.Context, op fsm.Op, opts ...ProposeOption
 	// members that can't apply it would halt.
 	cmd := fsm.NewCommand(op)
 	cmd.IdempotencyKey, cmd.IdempotencyHash = o.key, o.hash
+	needs := fsm.Needs(op)
+	if needs > 1 { // an empty copy does not tell
+		if err := p.machine.Wait(ctx, 1); err != nil {
+			if ctx.Err() == nil {
+				return nil, fsm.Errorf(fsm.CodeNotReady, "the local copy is empty: %v", err)
+			}
+			return nil, gaveUp(ctx, "the command was not sent: the local copy is empty")
+		}
+	}
 	if err := fsm.CheckCommand(cmd, p.version()); err != nil {
 		return nil, err
 	}
@@ -162,7 +177,11 @@ func (p *proposer) propose(ctx context.Context, op fsm.Op, opts ...ProposeOption
 	if ctx.Err() != nil {
 		return nil, gaveUp(ctx, "the command was not sent")
 	}
-	c := &command{body: body, reply: make(chan commandReply, 1)}
+	c := &command{body: body, needs: needs, reply: make(chan commandReply, 1)}
+	var sent time.Duration
+	if p.granted != nil {
+		sent = p.clock.boot()
+	}
 	if err := p.enqueue(c, o.request, givesBack(op)); err != nil {
 		return nil, err
 	}
@@ -171,19 +190,21 @@ func (p *proposer) propose(ctx context.Context, op fsm.Op, opts ...ProposeOption
 	}
 	select {
 	case r := <-c.reply:
+		if p.granted != nil {
+			p.granted(op, sent, r.result)
+		}
+		if step, ok := stepOf(op); ok && p.seams.step(step) != nil {
+			return nil, p.uncertain(c.seq, "the answer was not given")
+		}
 		return r.result, r.err
 	case <-ctx.Done():
 		return p.abandon(ctx, c)
 	}
 }
 
-// version is the newest state version that may be proposed.
-func (p *proposer) version() uint32 {
-	if c := p.machine.View().Cluster(); c.ID != "" {
-		return c.Version
-	}
-	return fsm.Version
-}
+// version is the newest state version that may be proposed, as far as the copy
+// tells: while it is empty, what every binary knows.
+func (p *proposer) version() uint32 { return max(1, p.machine.View().Cluster().Version) }
 
 // answersWithoutData are the commands whose success can be said before it is
 // known, for the planted defect.
@@ -366,8 +387,9 @@ func (p *proposer) run(ctx context.Context) error {
 			p.forward(ctx)
 		}
 		p.mu.Lock()
-		a.setAt(p.notUntil)
-		if p.notUntil <= p.clock.boot() {
+		if p.notUntil > p.clock.boot() {
+			a.setAt(p.notUntil)
+		} else {
 			a.stop()
 		}
 		p.mu.Unlock()

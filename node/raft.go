@@ -69,14 +69,6 @@ type raftRun struct {
 
 var _ leadership = (*raftHost)(nil)
 
-func openSnapshots(f *folder, l *slog.Logger) (raft.SnapshotStore, error) {
-	s, err := raft.NewFileSnapshotStoreWithLogger(f.dir, raftSnapshotsKept, newRaftLogger(l))
-	if err != nil {
-		return nil, &folderError{dir: f.dir, kind: ErrFolderDamaged, text: err.Error()}
-	}
-	return s, nil
-}
-
 // start begins a life of raft.
 func (h *raftHost) start() error {
 	h.starting.Lock()
@@ -91,15 +83,27 @@ func (h *raftHost) startLocked() error {
 	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = h.timeout, h.timeout, h.timeout/2
 	cfg.CommitTimeout = raftCommitTimeout
 	cfg.SnapshotThreshold, cfg.SnapshotInterval, cfg.TrailingLogs = raftSnapshotThreshold, raftSnapshotInterval, raftTrailingLogs
+	if n := h.store.seams.SnapshotEntries; n > 0 {
+		cfg.SnapshotThreshold, cfg.SnapshotInterval, cfg.TrailingLogs = n, time.Second, n
+	}
 	cfg.NoLegacyTelemetry = true
 	cfg.ShutdownOnRemove = false
 	cfg.RestoreCommittedLogs = false
 	cfg.Logger = logger
 
 	run := &raftRun{stopped: make(chan struct{}), watch: make(chan raft.Observation, 16)}
+	durable := h.store.writer.durable
+	if h.store.seams.Defects.AckBeforeDisk {
+		durable = func(uint64, <-chan struct{}) error { return nil }
+	}
 	run.peers = newPeers(h.id, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: h.layer(), MaxPool: raftMaxPool, Timeout: raftIOTimeout, MaxRPCsInFlight: 1, Logger: logger,
-	}))
+	}), durable)
+	run.peers.calls = run.peers.NetworkTransport.Consumer()
+	if h.store.seams.Step != nil {
+		run.peers.calls = watchedCalls(run.peers.calls, run.peers.closing, h.store.seams.Step)
+	}
+	run.peers.former = h.store.seams.Defects.FormerNudge
 	cache, err := raft.NewLogCache(raftLogCache, h.store)
 	if err != nil {
 		return err
@@ -115,7 +119,7 @@ func (h *raftHost) startLocked() error {
 			}
 		}()
 		failure = ErrStorage
-		run.raft, failure = raft.NewRaft(cfg, forward{h.machine, h.sawApply}, cache, h.store, h.snaps, run.peers)
+		run.raft, failure = raft.NewRaft(cfg, forward{h.machine, h.store.seams, h.sawApply}, cache, h.store, h.snaps, run.peers)
 	}()
 	<-done
 	if err := h.store.failed(); err != nil {
@@ -129,6 +133,7 @@ func (h *raftHost) startLocked() error {
 		return fmt.Errorf("start raft: %w", failure)
 	}
 	run.peers.bind(run.raft)
+	h.store.raft.Store(run.raft)
 	run.raft.RegisterObserver(raft.NewObserver(run.watch, false, func(o *raft.Observation) bool {
 		switch o.Data.(type) {
 		case raft.LeaderObservation, raft.RaftState:
@@ -166,6 +171,7 @@ func (h *raftHost) stopLocked() error {
 		return nil
 	}
 	h.changes.send()
+	h.store.raft.Store(nil)
 	stopping := run.raft.Shutdown()
 	run.peers.CloseStreams()
 	_ = run.peers.Close()
@@ -271,6 +277,15 @@ func (h *raftHost) servers() []raft.Server {
 	return run.raft.GetConfiguration().Configuration().Servers
 }
 
+// present is servers as a leader has them: nobody while none is known, since the
+// configuration may be an old one then.
+func (h *raftHost) present() []raft.Server {
+	if h.leader() == "" {
+		return nil
+	}
+	return h.servers()
+}
+
 func (h *raftHost) voters() []string {
 	var ids []string
 	for _, s := range h.servers() {
@@ -354,7 +369,8 @@ func (r *refusals) count() time.Duration {
 // it: raft then replays what the machine has applied already.
 type forward struct {
 	*fsm.Machine
-	saw func(time.Duration)
+	seams *Seams
+	saw   func(time.Duration)
 }
 
 var _ raft.FSM = forward{}
@@ -372,6 +388,16 @@ func (f forward) Apply(l *raft.Log) any {
 
 // Restore implements raft.FSM.
 func (f forward) Restore(r io.ReadCloser) error {
+	if err := f.seams.step(StepSnapshotRestore); err != nil {
+		return err
+	}
+	if err := f.restore(r); err != nil {
+		return err
+	}
+	return f.seams.step(StepSnapshotRestored)
+}
+
+func (f forward) restore(r io.ReadCloser) error {
 	now := f.View().Revision()
 	if now == 0 {
 		return f.Machine.Restore(r)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/fsm/fsmpb"
@@ -195,8 +196,44 @@ func (h *raftHost) configured(ctx context.Context, run *raftRun, f raft.Future) 
 
 // hasState tells whether raft holds anything that a wipe would lose.
 func (h *raftHost) hasState() bool {
+	if half, err := h.halfFounded(); half || err != nil {
+		return err != nil
+	}
 	ok, err := raft.HasExistingState(h.store, h.store, h.snaps)
 	return ok || err != nil
+}
+
+// The term of the entry that founds a cluster, which raft saves before that entry.
+// Nobody ever leads in it.
+const foundingTerm = 1
+
+var termKey = []byte("CurrentTerm")
+
+// halfFounded tells whether a founding was cut off between the two: the log is as
+// empty as before, but raft would take no configuration any more.
+func (h *raftHost) halfFounded() (bool, error) {
+	term, err := h.store.GetUint64(termKey)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return false, nil
+	}
+	if err != nil || term != foundingTerm {
+		return false, err
+	}
+	last, err := h.store.LastIndex()
+	if err != nil || last > 0 {
+		return false, err
+	}
+	snaps, err := h.snaps.List()
+	return len(snaps) == 0, err
+}
+
+// unfound takes back what such a founding has left.
+func (h *raftHost) unfound() error {
+	half, err := h.halfFounded()
+	if err != nil || !half {
+		return err
+	}
+	return h.store.save(termKey, func() error { return h.store.bolt.SetUint64(termKey, 0) })
 }
 
 // campaign starts an election now rather than after a heartbeat timeout: for a

@@ -46,6 +46,7 @@ func (n *Node) methods() map[transport.Method]handler {
 		methodStepDown:     handle(anybody(n.handleStepDown)),
 		methodCloseCrashed: handle(n.handleCloseCrashed),
 		methodReportRuns:   handle(n.lease.handleReportRuns),
+		methodReadArtifact: handle(n.artifacts.handleRead),
 	}
 }
 
@@ -62,6 +63,9 @@ func (n *Node) dispatch(ctx context.Context, peer transport.Identity, m transpor
 		}
 	}
 	reply, err := h(ctx, peer, body)
+	if err == nil {
+		err = n.cfg.seams.answer(m)
+	}
 	if err != nil {
 		return nil, wireError(err)
 	}

@@ -1,10 +1,12 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -146,10 +148,11 @@ func TestScenario(t *testing.T) {
 		lost := (leader + 1) % 3
 		c.Isolate(lost)
 		acquire(t, c, leader, "k")
+		before := c.Node(leader).View().Cluster().LeaderTerm
 		step(leader, c.Node(lost).ID(), fsm.ErrUncertain, "to one that is cut off")
-		c.Until(10*time.Second, "a leader that takes commands", func() bool {
+		c.Until(10*time.Second, "a leader after the restart of raft that takes commands", func() bool {
 			l := c.Leader()
-			return l >= 0 && l != lost && c.Node(l).ReadyErr() == nil
+			return l >= 0 && l != lost && c.Node(l).View().Cluster().LeaderTerm > before && c.Node(l).ReadyErr() == nil
 		})
 		acquire(t, c, c.Leader(), "k2")
 		// On a candidate.
@@ -164,6 +167,7 @@ func TestScenario(t *testing.T) {
 		leader := c.WaitLeader()
 		a, b := (leader+1)%3, leader
 		acquire(t, c, a, "w")
+		old, _ := c.Node(a).View().Lease("w")
 		c.Crash(a)
 		c.Until(15*time.Second, "the lease to run out", func() bool { return holderOf(c, b, "w") < 0 })
 		acquire(t, c, b, "w")
@@ -171,14 +175,40 @@ func TestScenario(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range 3000 {
+		entries := 3000
+		if testing.Short() {
+			entries = 500
+		}
+		for i := range entries {
 			if _, err := c.Node(b).Submit(context.Background(), &fsm.Acquire{Key: fmt.Sprint("fill", i%50), SessionId: session}); err != nil {
 				t.Fatal(err)
 			}
 		}
+		// Alone it has nothing but what it can replay, by which w is its own.
+		c.Isolate(a)
 		c.Start(a)
-		for c.Node(a).ReadyErr() != nil {
-			if n := c.Node(a); n.Status().Ready {
+		n := c.Node(a)
+		for range 20 {
+			time.Sleep(500 * time.Millisecond)
+			if err := n.ReadyErr(); !errors.Is(err, fsm.ErrNotReady) || n.Status().Ready {
+				t.Errorf("with nothing but its log the node says that it is ready: %v", err)
+			}
+			if n.Trusted(old.SessionID) > 0 {
+				t.Error("it trusts a session of its former start")
+			}
+		}
+		if err := n.Confirm(c.Context(time.Second), old.SessionID); err == nil {
+			t.Error("a session of its former start was confirmed")
+		}
+		if _, err := n.Session(c.Context(time.Second)); err == nil {
+			t.Error("it has a session")
+		}
+		if _, _, err := n.Read(c.Context(time.Second), node.Linearizable); err == nil {
+			t.Error("a read was answered")
+		}
+		c.Rejoin(a)
+		for n.ReadyErr() != nil {
+			if n.Status().Ready {
 				t.Fatal("ready and not ready")
 			}
 			time.Sleep(time.Millisecond)
@@ -187,6 +217,57 @@ func TestScenario(t *testing.T) {
 			t.Errorf("the node that is ready again sees holder %d, want %d", h, b)
 		}
 		c.Converge()
+	})
+
+	bubble(t, "B-65_a_command_whose_leader_died_before_the_answer", nodetest.Config{Seed: 65}, func(t *testing.T, c *nodetest.Cluster) {
+		c.WaitReady()
+		leader := c.WaitLeader()
+		a, other := (leader+1)%3, (leader+2)%3
+		create := &fsm.CreateWorker{WorkerId: "w" + strings.Repeat("a", 26), Name: "r1", Runtime: "exec", Source: "./r1"}
+		key := node.WithIdempotency("r1", bytes.Repeat([]byte{1}, 32))
+		acquire(t, c, a, "k")
+		// No answer reaches a, and the other one acknowledges the entry.
+		c.Net.CutOneWay(c.Host(leader), c.Host(a))
+		type answer struct {
+			res *fsm.Result
+			err error
+		}
+		answered := make(chan answer, 1)
+		go func() {
+			res, err := c.Node(a).Propose(c.Context(time.Minute), create, key)
+			answered <- answer{res, err}
+		}()
+		c.Until(2*time.Second, "the commit", func() bool { return c.Node(other).View().WorkerCount() == 1 })
+		select {
+		case got := <-answered:
+			t.Fatalf("answered already: %+v", got)
+		default:
+		}
+		c.Crash(leader)
+		c.Net.HealAll()
+		first := <-answered
+		if first.err != nil || first.res.Code != 0 {
+			t.Fatalf("the retry: %v, %v", first.res, first.err)
+		}
+		// Through another node, as a client would.
+		again := &fsm.CreateWorker{WorkerId: "w" + strings.Repeat("b", 26), Name: "r1", Runtime: "exec", Source: "./r1"}
+		second, err := c.Node(other).Propose(c.Context(10*time.Second), again, key)
+		if err != nil || second.WorkerId != create.WorkerId || second.Total != first.res.Total {
+			t.Errorf("the client's retry: %v, %v; want worker %s at etag %d", second, err, create.WorkerId, first.res.Total)
+		}
+		c.Converge()
+		created := 0
+		events, _ := c.Node(a).View().Events(fsm.EventID{})
+		for e := range events {
+			if e.Type == fsm.EventWorkerCreated {
+				created++
+			}
+		}
+		if n := c.Node(a).View().WorkerCount(); n != 1 || created != 1 {
+			t.Errorf("%d workers by %d events, want one", n, created)
+		}
+		c.Start(leader)
+		c.WaitReady()
 	})
 
 	bubble(t, "B-73_a_member_removed_while_down_comes_back", nodetest.Config{Seed: 73}, func(t *testing.T, c *nodetest.Cluster) {
@@ -345,16 +426,15 @@ func TestNode_StorageFails(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var broken [3]atomic.Bool
 				c := nodetest.New(t, nodetest.Config{Seed: 8, Seams: func(i int, s *node.Seams) {
-					fail := func() error {
-						if broken[i].Load() {
+					before := node.StepLogWrite
+					if what == "stable" {
+						before = node.StepTermSave
+					}
+					s.Step = func(step node.Step) error {
+						if step == before && broken[i].Load() {
 							return errors.New("input/output error")
 						}
 						return nil
-					}
-					if what == "stable" {
-						s.StableStore = func(string) error { return fail() }
-					} else {
-						s.LogStore = func(int) error { return fail() }
 					}
 				}})
 				c.WaitReady()

@@ -30,10 +30,13 @@ type sessionKeeper struct {
 	slots    *slots
 	proved   func(ctx context.Context) bool // of a restart
 	rule     trustRule
-	noMargin bool // a planted defect
+	defects  Defects
+	seams    *Seams
 	sleep    *sleepDetector
+	sleeps   *sleepLog
 	observe  observer
 	poked    chan struct{} // one slot: look again
+	marks    ownMarks      // owned by run
 
 	mu       sync.Mutex
 	current  *heldSession            // what new work runs under; nil = none
@@ -70,8 +73,10 @@ func newSessionKeeper(cfg leaseConfig, propose proposeFunc, renewals *renewals, 
 		slots:    slots,
 		proved:   cfg.restartProved,
 		rule:     newTrustRule(cfg.timing.SessionTTL, cfg.timing.Margin, cfg.timing.StopBudget),
-		noMargin: cfg.defects.NoMargin,
+		defects:  cfg.defects,
+		seams:    cfg.seams,
 		sleep:    newSleepDetector(cfg.clock),
+		sleeps:   newSleepLog(cfg.self.instanceID, propose, cfg.log),
 		observe:  cfg.observe,
 		poked:    make(chan struct{}, 1),
 		sessions: map[string]*heldSession{},
@@ -79,7 +84,7 @@ func newSessionKeeper(cfg leaseConfig, propose proposeFunc, renewals *renewals, 
 		left:     make(chan struct{}),
 	}
 	k.leaving, k.leave = context.WithCancelCause(context.Background())
-	if k.noMargin {
+	if k.defects.NoMargin {
 		k.rule = trustRule{ttl: cfg.timing.SessionTTL}
 	}
 	slots.onReturn = k.poke
@@ -205,6 +210,7 @@ func (k *sessionKeeper) look() (now time.Duration) {
 	}
 	k.mu.Unlock()
 	if slept > 0 {
+		k.sleeps.slept(slept, k.grants())
 		k.log.Warn("the machine slept: no lease is trusted until it is confirmed", "slept", slept)
 	}
 	if stepped != 0 {
@@ -212,6 +218,24 @@ func (k *sessionKeeper) look() (now time.Duration) {
 	}
 	k.poke()
 	return now
+}
+
+// grants are the tokens by key that this process has: leases of its sessions, and
+// runs that have not returned.
+func (k *sessionKeeper) grants() map[string]uint64 {
+	grants := map[string]uint64{}
+	view := k.machine.View()
+	k.mu.Lock()
+	for id := range k.sessions {
+		for l := range view.SessionLeases(id) {
+			grants[l.Key] = l.Token
+		}
+	}
+	k.mu.Unlock()
+	for _, r := range k.slots.runs() {
+		grants[r.Key] = r.Token
+	}
+	return grants
 }
 
 // advance moves a session's trust to now and tells the work; k.mu is held.
@@ -305,6 +329,7 @@ func (k *sessionKeeper) hold(ctx context.Context, s *heldSession) {
 	for {
 		now := k.look()
 		view := k.machine.View()
+		k.marks.look(view, k.self.instanceID)
 		if _, ok := view.Session(s.id); !ok {
 			return
 		}
@@ -339,7 +364,7 @@ func (k *sessionKeeper) hold(ctx context.Context, s *heldSession) {
 				sent <- sending{c, err}
 			})
 		}
-		if !busy.closing && now >= busy.closeAfter && (ending || k.leaving.Err() != nil) && k.slots.outstanding(s.id) == 0 {
+		if !busy.closing && now >= busy.closeAfter && (ending || k.leaving.Err() != nil) && k.outstanding(s.id) == 0 {
 			busy.closing = true
 			wg.Go(func() { closing <- k.closeOne(hctx, s.id) })
 		}
@@ -374,6 +399,29 @@ func (k *sessionKeeper) hold(ctx context.Context, s *heldSession) {
 			return
 		}
 	}
+}
+
+// outstanding counts the runs under the session.
+func (k *sessionKeeper) outstanding(id string) int {
+	n := k.slots.outstanding(id)
+	if n == 1 && k.defects.DrainForgets && k.leaving.Err() != nil {
+		return 0
+	}
+	return n
+}
+
+// granted is the planted defect that counts trust from the sending of an acquire.
+func (k *sessionKeeper) granted(op fsm.Op, sent time.Duration, r *fsm.Result) {
+	a, ok := op.(*fsm.Acquire)
+	if !ok || r.GetToken() == 0 {
+		return
+	}
+	k.mu.Lock()
+	if s := k.sessions[a.SessionId]; s != nil {
+		s.trust.extend(sent)
+	}
+	k.mu.Unlock()
+	k.poke()
 }
 
 // sendState is what hold has under way.
@@ -415,12 +463,16 @@ func (k *sessionKeeper) received(s *heldSession, got sending, b *sendState) {
 	k.observe.sawRenewed(now - got.sent)
 	b.next = got.sent + k.timing.RenewInterval
 	sent := got.sent
-	if k.noMargin {
+	if k.defects.NoMargin {
 		sent = now
+	}
+	applied := k.machine.View().Revision()
+	if k.defects.UncoveredAnswers {
+		applied = max(applied, got.changed)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	s.trust.confirmed(answer{sent: sent, changed: got.changed}, k.machine.View().Revision())
+	s.trust.confirmed(answer{sent: sent, changed: got.changed}, applied)
 	k.advance(s, now)
 	k.announce()
 }

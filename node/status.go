@@ -168,6 +168,9 @@ func (n *Node) lost(id string) bool {
 
 // whyNoLeader says what a leader takes that is not there.
 func (n *Node) whyNoLeader() string {
+	if why := n.shutOut(); why != "" {
+		return "no leader is known: " + why
+	}
 	if n.ident.clusterID() == "" {
 		return n.members.whyNoCluster()
 	}

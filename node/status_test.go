@@ -34,7 +34,7 @@ func TestNode_Status(t *testing.T) {
 				role = node.RoleLeader
 			}
 			want := node.Status{
-				NodeID: c.Node(i).ID(), InstanceID: c.Node(i).InstanceID(), Boot: 1, ClusterID: c.Node(0).ClusterID(), Generation: 1, Version: 2,
+				NodeID: c.Node(i).ID(), InstanceID: c.Node(i).InstanceID(), Boot: 1, ClusterID: c.Node(0).ClusterID(), Generation: 1, Version: 3,
 				Role: role, LeaderID: c.Node(leader).ID(), Term: s.Term, CommitIndex: s.CommitIndex, AppliedIndex: s.CommitIndex,
 				Revision: c.Node(leader).View().Revision(), Ready: true, Quorum: node.Quorum{Voters: 3, Alive: 3, OK: true},
 			}

@@ -61,6 +61,7 @@ func (h *raftHost) transfer(ctx context.Context, to string) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, 2*h.timeout+h.timeout/2)
 	defer cancel()
+	defer run.peers.hurry(raft.ServerID(to))()
 	err = run.wait(limit, run.raft.LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)))
 	_, leads := h.leading()
 	switch {

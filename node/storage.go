@@ -1,11 +1,9 @@
 package node
 
 import (
-	"encoding/binary"
+	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"os"
 	"runtime"
 	"sync"
@@ -17,14 +15,18 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// store is raft's log and stable store on one bolt file. Raft panics, and so
+// store is raft's log and stable store, on a bolt file and the journal before it. Raft panics, and so
 // kills the process that embeds it, when a term can't be saved or an entry
 // can't be read; here such a fault ends the goroutine that met it and stops
 // the node instead. The first fault is final: after it nothing is written.
 type store struct {
 	bolt  *raftboltdb.BoltStore
+	disk  *logDisk
 	seams *Seams
 	fatal func(error) // must not block
+
+	writer logWriter
+	raft   atomic.Pointer[raft.Raft] // nil while raft doesn't run
 
 	closed atomic.Bool
 
@@ -32,7 +34,10 @@ type store struct {
 	err error
 }
 
-const storeCloseLimit = 3 * time.Second
+const (
+	journalName     = "journal"
+	storeCloseLimit = 3 * time.Second
+)
 
 var (
 	_ raft.LogStore    = (*store)(nil)
@@ -66,14 +71,78 @@ func openStore(f *folder, mustExist bool, seams *Seams, fatal func(error)) (s *s
 	if err != nil {
 		return nil, damaged("%s can't be opened: %v", raftFile, err)
 	}
-	return &store{bolt: bolt, seams: seams, fatal: fatal}, nil
+	s = &store{bolt: bolt, seams: seams, fatal: fatal}
+	s.writer.write = s.append
+	j, logs, err := openJournalOf(f, bolt, seams)
+	if err == nil {
+		var to boltLog = bolt
+		if seams.Step != nil {
+			to = watchedBolt{bolt, seams}
+		}
+		s.disk, err = newLogDisk(to, j, logs, func(err error) { _ = s.fail("move entries from the journal", err) })
+	}
+	if err != nil {
+		return nil, errors.Join(damaged("%s: %v; the newest entries of this node's log are lost: remove the folder and join again as a new node",
+			journalName, err), bolt.Close())
+	}
+	return s, nil
 }
 
-// close closes the file. A write that hangs in the kernel holds it up; after
+// openJournalOf opens the journal that belongs to bolt. A bolt file that has none
+// gets one: only then does it name it.
+func openJournalOf(f *folder, bolt *raftboltdb.BoltStore, seams *Seams) (*journal, []*raft.Log, error) {
+	var id journalID
+	path := f.path(journalName)
+	key := []byte("miw/journal")
+	b, err := bolt.Get(key)
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return nil, nil, err
+	}
+	none := err != nil
+	flags := os.O_RDWR
+	if none {
+		flags |= os.O_CREATE | os.O_TRUNC
+		_, _ = rand.Read(id[:])
+	} else if len(b) != len(id) {
+		return nil, nil, fmt.Errorf("%s names it by %d bytes", raftFile, len(b))
+	} else {
+		id = journalID(b)
+	}
+	osFile, err := os.OpenFile(path, flags, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	var file journalFile = dataFile{osFile}
+	if none {
+		err = layOut(file, id)
+		if err == nil {
+			err = syncDir(f.dir)
+		}
+		if err == nil {
+			err = bolt.Set(key, id[:])
+		}
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	if seams.Step != nil {
+		file = &watchedJournal{journalFile: file, seams: seams}
+	}
+	j, logs, err := openJournal(file, id)
+	if err != nil {
+		return nil, nil, errors.Join(err, file.Close())
+	}
+	return j, logs, nil
+}
+
+// close closes the files. A write that hangs in the kernel holds it up; after
 // the limit the file counts as in use.
 func (s *store) close() error {
 	done := make(chan error, 1)
-	go func() { done <- s.bolt.Close() }()
+	go func() {
+		s.writer.close()
+		done <- errors.Join(s.disk.close(), s.bolt.Close())
+	}()
 	limit := time.NewTimer(storeCloseLimit)
 	defer limit.Stop()
 	select {
@@ -124,15 +193,32 @@ func (s *store) write(doing string, seam func() error, write func() error) error
 }
 
 // FirstIndex implements raft.LogStore.
-func (s *store) FirstIndex() (uint64, error) { return s.bolt.FirstIndex() }
+func (s *store) FirstIndex() (uint64, error) {
+	if err := s.writer.drain(); err != nil {
+		return 0, err
+	}
+	return s.disk.first()
+}
 
 // LastIndex implements raft.LogStore.
-func (s *store) LastIndex() (uint64, error) { return s.bolt.LastIndex() }
+func (s *store) LastIndex() (uint64, error) {
+	if err := s.writer.drain(); err != nil {
+		return 0, err
+	}
+	return s.disk.last()
+}
 
 // GetLog implements raft.LogStore. Raft panics on an entry that it has stored
 // and can't read, so the goroutine ends here.
 func (s *store) GetLog(index uint64, log *raft.Log) error {
-	err := s.bolt.GetLog(index, log)
+	if l, queued := s.writer.get(index); queued {
+		*log = *l
+		return nil
+	}
+	err := s.disk.get(index, log)
+	if err == nil && log.Index != index {
+		err = fmt.Errorf("entry %d is in its place", log.Index)
+	}
 	if err == nil || err == raft.ErrLogNotFound {
 		return err
 	}
@@ -144,23 +230,49 @@ func (s *store) GetLog(index uint64, log *raft.Log) error {
 // StoreLog implements raft.LogStore.
 func (s *store) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore.
+// StoreLogs implements raft.LogStore. A leader's entries may be queued only,
+// see logWriter.
 func (s *store) StoreLogs(logs []*raft.Log) error {
+	if s.seams.Dispatch != nil {
+		s.seams.Dispatch()
+	}
+	// Raft calls this on the goroutine that changes its state and configuration.
+	if r := s.raft.Load(); r != nil && mayQueue(r.State(), r.GetConfiguration().Configuration().Servers, logs) {
+		if queued, err := s.writer.enqueue(logs); queued || err != nil {
+			return err
+		}
+	}
+	if err := s.writer.drain(); err != nil {
+		return err
+	}
+	return s.append(logs)
+}
+
+// append writes entries to the log, durably.
+func (s *store) append(logs []*raft.Log) error {
 	var seam func() error
 	if s.seams.LogStore != nil {
 		seam = func() error { return s.seams.LogStore(len(logs)) }
 	}
-	return s.write("append to the log", seam, func() error { return s.bolt.StoreLogs(logs) })
+	return s.write("append to the log", seam, func() error { return s.disk.append(logs) })
 }
 
 // DeleteRange implements raft.LogStore.
 func (s *store) DeleteRange(from, to uint64) error {
-	return s.write("cut the log", nil, func() error { return s.bolt.DeleteRange(from, to) })
+	if err := s.writer.drain(); err != nil {
+		return err
+	}
+	return s.write("cut the log", nil, func() error {
+		return s.seams.around(StepLogCut, StepLogWasCut, func() error { return s.disk.deleteRange(from, to) })
+	})
 }
 
 // Set implements raft.StableStore.
 func (s *store) Set(key, val []byte) error {
-	return s.write("save "+string(key), s.stableSeam(key), func() error { return s.bolt.Set(key, val) })
+	if err := s.writer.drain(); err != nil {
+		return err
+	}
+	return s.save(key, func() error { return s.bolt.Set(key, val) })
 }
 
 // Get implements raft.StableStore.
@@ -169,7 +281,10 @@ func (s *store) Get(key []byte) ([]byte, error) { return s.bolt.Get(key) }
 // SetUint64 implements raft.StableStore. Raft's answer to an error here is a
 // panic, so the goroutine ends instead: it has promised nothing yet.
 func (s *store) SetUint64(key []byte, val uint64) error {
-	err := s.write("save "+string(key), s.stableSeam(key), func() error { return s.bolt.SetUint64(key, val) })
+	err := s.writer.drain()
+	if err == nil {
+		err = s.save(key, func() error { return s.bolt.SetUint64(key, val) })
+	}
 	if err != nil {
 		runtime.Goexit()
 	}
@@ -179,64 +294,10 @@ func (s *store) SetUint64(key []byte, val uint64) error {
 // GetUint64 implements raft.StableStore.
 func (s *store) GetUint64(key []byte) (uint64, error) { return s.bolt.GetUint64(key) }
 
-func (s *store) stableSeam(key []byte) func() error {
-	if s.seams.StableStore == nil {
-		return nil
-	}
-	return func() error { return s.seams.StableStore(string(key)) }
-}
-
-var errEmpty = errors.New("empty")
-
-// checkBolt holds the size of a bolt file against what its newest valid meta
-// page says is in use. Bolt maps the file, and reading a page that is no
-// longer there would end the process with SIGBUS.
-func checkBolt(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	if !st.Mode().IsRegular() {
-		return errors.New("not a regular file")
-	}
-	if st.Size() == 0 {
-		return errEmpty
-	}
-	const (
-		pageHeader = 16
-		metaSize   = 64
-		boltMagic  = 0xED0CDAED
-	)
-	le := binary.LittleEndian
-	var newest, used uint64
-	found := false
-	for _, page := range []int64{0, 4096, 8192, 16384, 65536} { // meta page 1 lies at the page size
-		b := make([]byte, metaSize)
-		if _, err := f.ReadAt(b, page+pageHeader); err != nil {
-			if errors.Is(err, io.EOF) {
-				continue
-			}
-			return err
-		}
-		sum := fnv.New64a()
-		_, _ = sum.Write(b[:metaSize-8])
-		if le.Uint32(b) != boltMagic || le.Uint64(b[56:]) != sum.Sum64() {
-			continue
-		}
-		if tx := le.Uint64(b[48:]); !found || tx >= newest {
-			found, newest, used = true, tx, le.Uint64(b[40:])*uint64(le.Uint32(b[8:]))
-		}
-	}
-	if !found {
-		return errors.New("no valid page of meta data: damaged or cut short")
-	}
-	if uint64(st.Size()) < used {
-		return fmt.Errorf("cut short: %d bytes of %d", st.Size(), used)
-	}
-	return nil
+// save writes term or vote.
+func (s *store) save(key []byte, write func() error) error {
+	return s.write("save "+string(key), nil, func() error {
+		before, after := stableSteps(key)
+		return s.seams.around(before, after, write)
+	})
 }

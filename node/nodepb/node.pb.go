@@ -579,6 +579,7 @@ type Peer struct {
 	// Cluster IDs of founding attempts that it has given up, for good: whoever
 	// promised to one of them is free.
 	Abandoned     []string `protobuf:"bytes,6,rep,name=abandoned,proto3" json:"abandoned,omitempty"`
+	MaxVersion    uint32   `protobuf:"varint,7,opt,name=max_version,json=maxVersion,proto3" json:"max_version,omitempty"` // newest state version it can apply; 0 = the oldest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -653,6 +654,13 @@ func (x *Peer) GetAbandoned() []string {
 		return x.Abandoned
 	}
 	return nil
+}
+
+func (x *Peer) GetMaxVersion() uint32 {
+	if x != nil {
+		return x.MaxVersion
+	}
+	return 0
 }
 
 // Promise binds a stateless node to one bootstrap set for ever.
@@ -1338,6 +1346,112 @@ func (x *RunReply) GetTerm() uint64 {
 	return 0
 }
 
+// ReadArtifact reads a chunk of an artifact (package artifact). The caller
+// verifies the whole of it.
+type ReadArtifactRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sha256        []byte                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArtifactRequest) Reset() {
+	*x = ReadArtifactRequest{}
+	mi := &file_node_nodepb_node_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArtifactRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArtifactRequest) ProtoMessage() {}
+
+func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_node_nodepb_node_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
+func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
+	return file_node_nodepb_node_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReadArtifactRequest) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *ReadArtifactRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+type ReadArtifactReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Size          int64                  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"` // of the whole
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`  // empty at the end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArtifactReply) Reset() {
+	*x = ReadArtifactReply{}
+	mi := &file_node_nodepb_node_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArtifactReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArtifactReply) ProtoMessage() {}
+
+func (x *ReadArtifactReply) ProtoReflect() protoreflect.Message {
+	mi := &file_node_nodepb_node_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArtifactReply.ProtoReflect.Descriptor instead.
+func (*ReadArtifactReply) Descriptor() ([]byte, []int) {
+	return file_node_nodepb_node_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadArtifactReply) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadArtifactReply) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_node_nodepb_node_proto protoreflect.FileDescriptor
 
 const file_node_nodepb_node_proto_rawDesc = "" +
@@ -1372,7 +1486,7 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"g\n" +
 	"\rDiscoverReply\x12)\n" +
 	"\x04self\x18\x01 \x01(\v2\x15.miwnode.node.v1.PeerR\x04self\x12+\n" +
-	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"\xa9\x01\n" +
+	"\x05known\x18\x02 \x03(\v2\x15.miwnode.node.v1.PeerR\x05known\"\xca\x01\n" +
 	"\x04Peer\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x1d\n" +
@@ -1381,7 +1495,9 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\x06expect\x18\x04 \x01(\rR\x06expect\x12\x1f\n" +
 	"\vpromised_to\x18\x05 \x01(\tR\n" +
 	"promisedTo\x12\x1c\n" +
-	"\tabandoned\x18\x06 \x03(\tR\tabandoned\"`\n" +
+	"\tabandoned\x18\x06 \x03(\tR\tabandoned\x12\x1f\n" +
+	"\vmax_version\x18\a \x01(\rR\n" +
+	"maxVersion\"`\n" +
 	"\x0ePromiseRequest\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12/\n" +
@@ -1432,7 +1548,13 @@ const file_node_nodepb_node_proto_rawDesc = "" +
 	"\x04over\x18\x06 \x01(\bR\x04over\x12\x18\n" +
 	"\aunknown\x18\a \x01(\bR\aunknown\"\x1e\n" +
 	"\bRunReply\x12\x12\n" +
-	"\x04term\x18\x01 \x01(\x04R\x04termB(Z&github.com/miwnode/miwnode/node/nodepbb\x06proto3"
+	"\x04term\x18\x01 \x01(\x04R\x04term\"E\n" +
+	"\x13ReadArtifactRequest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\fR\x06sha256\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\";\n" +
+	"\x11ReadArtifactReply\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04dataB(Z&github.com/miwnode/miwnode/node/nodepbb\x06proto3"
 
 var (
 	file_node_nodepb_node_proto_rawDescOnce sync.Once
@@ -1446,7 +1568,7 @@ func file_node_nodepb_node_proto_rawDescGZIP() []byte {
 	return file_node_nodepb_node_proto_rawDescData
 }
 
-var file_node_nodepb_node_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_node_nodepb_node_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_node_nodepb_node_proto_goTypes = []any{
 	(*ProposeRequest)(nil),      // 0: miwnode.node.v1.ProposeRequest
 	(*ProposeReply)(nil),        // 1: miwnode.node.v1.ProposeReply
@@ -1471,10 +1593,12 @@ var file_node_nodepb_node_proto_goTypes = []any{
 	(*RunReport)(nil),           // 20: miwnode.node.v1.RunReport
 	(*RunInterval)(nil),         // 21: miwnode.node.v1.RunInterval
 	(*RunReply)(nil),            // 22: miwnode.node.v1.RunReply
-	(*fsmpb.Result)(nil),        // 23: miwnode.fsm.v1.Result
+	(*ReadArtifactRequest)(nil), // 23: miwnode.node.v1.ReadArtifactRequest
+	(*ReadArtifactReply)(nil),   // 24: miwnode.node.v1.ReadArtifactReply
+	(*fsmpb.Result)(nil),        // 25: miwnode.fsm.v1.Result
 }
 var file_node_nodepb_node_proto_depIdxs = []int32{
-	23, // 0: miwnode.node.v1.ProposeReply.results:type_name -> miwnode.fsm.v1.Result
+	25, // 0: miwnode.node.v1.ProposeReply.results:type_name -> miwnode.fsm.v1.Result
 	20, // 1: miwnode.node.v1.KeepAliveRequest.report:type_name -> miwnode.node.v1.RunReport
 	4,  // 2: miwnode.node.v1.KeepAliveReply.answers:type_name -> miwnode.node.v1.SessionAnswer
 	22, // 3: miwnode.node.v1.KeepAliveReply.report:type_name -> miwnode.node.v1.RunReply
@@ -1502,7 +1626,7 @@ func file_node_nodepb_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_node_nodepb_node_proto_rawDesc), len(file_node_nodepb_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -266,12 +266,19 @@ func (c *Cluster) TryStart(i int) error {
 
 // Crash ends node i as kill -9 does: nothing is handed over or told; the folder stays.
 func (c *Cluster) Crash(i int) {
+	c.Kill(i)
+	if l := c.member(i).life.Load(); l != nil {
+		<-l.done
+		l.cancel()
+	}
+}
+
+// Kill is Crash for a goroutine of the node itself: it does not wait for the end.
+func (c *Cluster) Kill(i int) {
 	m := c.member(i)
 	c.Net.Crash(m.host)
 	if l := m.life.Load(); l != nil {
 		l.kill()
-		<-l.done
-		l.cancel()
 	}
 }
 
