@@ -29,11 +29,18 @@ type CoordinatorConfig struct {
 	// takes it over: when it is named the successor, while the old owner goes
 	// on, who is asked to stop only when Prepare has returned nil. One that
 	// fails, or takes longer than PrepareTimeout, leaves the old owner running.
-	// What nobody runs is granted first and prepared under the new lease. The
-	// context ends, too, when the workload is not to come here after all.
+	// One that drains, or whose node closes, is asked to stop when half of its
+	// drain timeout is over, whoever is ready, and at once where nobody else can
+	// have the workload. What nobody runs is granted first and prepared under the
+	// new lease. The context ends, too, when the workload is not to come here
+	// after all.
 	Prepare func(ctx context.Context, w Workload) error
 	// PrepareTimeout bounds Prepare. Defaults to 5 min.
 	PrepareTimeout time.Duration
+	// Forget, if set, is called when a workload has gone from here, or is not to
+	// come here after all: what Prepare got ready is of no use any more. No run
+	// of it is under way then, but the workload may be coming here again.
+	Forget func(w Workload)
 
 	// DrainTimeout is how long a run may go on once it was asked to finish.
 	// Defaults to the node's.
@@ -72,7 +79,7 @@ func (c CoordinatorConfig) withDefaults(cl Cluster) CoordinatorConfig {
 	c.PrepareTimeout = cmp.Or(c.PrepareTimeout, DefaultPrepareTimeout)
 	c.DrainTimeout = cmp.Or(c.DrainTimeout, cl.DrainTimeout())
 	c.KillTimeout = cmp.Or(c.KillTimeout, cl.KillTimeout())
-	c.Stuck = c.Stuck.withDefaults(PolicyExit)
+	c.Stuck = c.Stuck.withDefaults(cl, PolicyExit)
 	if c.Logger == nil {
 		c.Logger = discard
 	}
@@ -88,8 +95,8 @@ type Coordinator struct {
 	run       WorkloadFunc
 	cfg       CoordinatorConfig
 	log       *slog.Logger
-	workloads map[string]*Workload
-	catalog   string // its hash
+	workloads map[string]*Workload // nil where the state has them
+	catalog   string               // its hash
 	parts     []*fsm.PutCatalog
 	planner   *planner
 	running   atomic.Bool
@@ -125,17 +132,19 @@ func NewCoordinator(c Cluster, g Group, run WorkloadFunc, options ...func(*Coord
 	err := errors.Join(errs...)
 	var hash string
 	var parts []*fsm.PutCatalog
-	if err == nil {
+	if err == nil && len(g.Runtimes) == 0 {
 		hash, parts, err = fsm.NewCatalog(g.specs())
 	}
 	if err != nil {
 		return nil, &fsm.Error{Code: fsm.CodeInvalidArgument, Message: fmt.Sprintf("group %q: %v", g.Name, err)}
 	}
 	co := &Coordinator{
-		c: c, group: g, run: run, cfg: cfg.withDefaults(c), catalog: hash, parts: parts,
-		workloads: make(map[string]*Workload, len(g.Workloads)), posts: make(map[string]*post),
+		c: c, group: g, run: run, cfg: cfg.withDefaults(c), catalog: hash, parts: parts, posts: make(map[string]*post),
 	}
-	co.group.Workloads = slices.Clone(g.Workloads)
+	co.group.Workloads, co.group.Runtimes = slices.Clone(g.Workloads), slices.Compact(slices.Sorted(slices.Values(g.Runtimes)))
+	if len(g.Runtimes) == 0 {
+		co.workloads = make(map[string]*Workload, len(g.Workloads))
+	}
 	for i := range co.group.Workloads {
 		w := &co.group.Workloads[i]
 		co.workloads[w.Key] = w
@@ -174,14 +183,51 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	return nil
 }
 
+// find returns a workload that this instance can run, nil if it is none.
+func (c *Coordinator) find(key string) *Workload {
+	if c.workloads != nil {
+		return c.workloads[key]
+	}
+	g, ok := c.c.View().Group(c.group.Name)
+	if !ok {
+		return nil
+	}
+	spec, ok := g.Wanted(key)
+	if !ok {
+		return nil
+	}
+	return workloadFrom(spec)
+}
+
 // graceful tells whether what moves may finish first: the group's settings say
 // so, or this Coordinator is being stopped.
 func (c *Coordinator) graceful() bool {
 	if c.stopping.Load() {
 		return true
 	}
+	if c.workloads == nil { // nobody sets up a group of the state's own
+		return c.group.Rebalance == RebalanceGraceful
+	}
 	g, ok := c.c.View().Group(c.group.Name)
 	return ok && g.Settings.Rebalance == fsm.RebalanceGraceful
+}
+
+// handsOver tells whether a workload of this instance is not to be drained before
+// somebody else is ready for it: somebody else can have it.
+func (c *Coordinator) handsOver(workload string) bool {
+	if c.cfg.Prepare == nil {
+		return false
+	}
+	g, known := c.c.View().Group(c.group.Name)
+	if !known {
+		return false
+	}
+	for _, s := range g.Members() {
+		if s.InstanceID != c.c.InstanceID() && g.CanRun(s.InstanceID, workload) {
+			return true
+		}
+	}
+	return false
 }
 
 // CoordinatorStatus is a snapshot of a Coordinator.

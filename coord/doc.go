@@ -67,7 +67,8 @@
 //   - Waiting is first come, first served over the whole cluster. A release
 //     grants the key to the next in the same entry of the log.
 //   - A drain asks ([Lease.Draining], [Drainable]) and lets finish, for up to
-//     the drain timeout; then the context ends.
+//     the drain timeout; then the context ends. Workloads whose next owner
+//     prepares go on until it is ready, or half of that time is over.
 //   - A panic, an ended goroutine, a failing hook or RequestDrain ends nothing
 //     but itself.
 //   - A lease that rests costs nothing: no timer, no wake-up, no message of its

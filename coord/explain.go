@@ -168,7 +168,7 @@ func Why(v *fsm.View, group, workload string, own Assigner) (*Explanation, error
 		say("it failed %s, last on %s: %s", times(f.Count), f.InstanceID, f.Error)
 	}
 	if l := w.Last; l != nil {
-		say("before, %s had it, until revision %d (%s)", l.InstanceID, l.Revision, l.Reason)
+		say("before, %s had it, until revision %d (%s)", l.InstanceID, l.Revision, endOf(v, &w))
 	}
 	if why := faultOfPlanner(v, group); why != "" {
 		say("the planner gives no new plan, so the last good one stays: %s", why)
@@ -176,6 +176,24 @@ func Why(v *fsm.View, group, workload string, own Assigner) (*Explanation, error
 		d.sayAssigner(&w, own, say)
 	}
 	return e, nil
+}
+
+// endOf says why the former owner gave a workload up, and who said so.
+func endOf(v *fsm.View, w *fsm.Workload) string {
+	last := w.Last
+	if w.Pause != nil && last.Reason == fsm.EndMoved && last.Revision >= w.Pause.Revision {
+		return "paused"
+	}
+	end := last.Reason.String()
+	if last.Reason != fsm.EndMoved && last.Reason != fsm.EndRevoked {
+		return end
+	}
+	for _, e := range v.History(fsm.HistoryQuery{Key: w.LeaseKey, Since: last.Revision - 1}) {
+		if e.EndedRevision == last.Revision && e.Note.Reason != "" {
+			end += markedBy(&fsm.Mark{By: e.Note.By, Reason: e.Note.Reason})
+		}
+	}
+	return end
 }
 
 func markedBy(m *fsm.Mark) string {
@@ -248,16 +266,17 @@ func someone(g *fsm.Group) bool {
 }
 
 func (d *draft) sayPin(w *fsm.Workload, say func(string, ...any)) {
-	i := d.members.pinOf(w.Pin)
-	switch {
-	case i == None:
-		say("it is pinned to %s%s, which is not there: until it is, others may have it", w.Pin.InstanceID, markedBy(&w.Pin.Mark))
-	case !d.problem.Instances[i].Eligible && (w.Lease == nil || w.Lease.Who.InstanceID != d.id(i)):
-		say("it is pinned to %s%s, which takes nothing now: until it does, others may have it", d.id(i), markedBy(&w.Pin.Mark))
-	case d.id(i) != w.Pin.InstanceID:
-		say("it is pinned to %s%s, of whose node %s is the present instance", w.Pin.InstanceID, markedBy(&w.Pin.Mark), d.id(i))
-	default:
-		say("it is pinned to %s%s", w.Pin.InstanceID, markedBy(&w.Pin.Mark))
+	i, to := d.members.pinOf(w.Pin), w.Pin.InstanceID
+	say("it is pinned to %s%s", to, markedBy(&w.Pin.Mark))
+	if i == None {
+		say("%s is not there: until it is, or another instance of its node, others may have it", to)
+		return
+	}
+	if d.id(i) != to {
+		say("%s is the present instance of that node", d.id(i))
+	}
+	if !d.problem.Instances[i].Eligible && (w.Lease == nil || w.Lease.Who.InstanceID != d.id(i)) {
+		say("%s takes nothing now: until it does, others may have it", d.id(i))
 	}
 }
 
@@ -307,7 +326,7 @@ func (d *draft) judge(w *fsm.Workload) []Judgement {
 			load += " and room for " + number(loads.capacity(i))
 		}
 		switch {
-		case !m.Declares(w.Key):
+		case !m.Declares(w.Spec):
 			j.Because = "it did not declare it"
 		case s.Draining():
 			j.Because = "it drains" + markedBy(s.Drain)

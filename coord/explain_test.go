@@ -3,6 +3,7 @@ package coord_test
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestWhy(t *testing.T) {
 			"paused >",
 			"it is paused by op: migration",
 			"it is pinned to b by op: big disk",
-			"before, b had it, until revision N (moved)",
+			"before, b had it, until revision N (paused)",
 			"a false: it is cordoned by test",
 			"b false: the workload is paused")
 
@@ -75,6 +76,20 @@ func TestWhy(t *testing.T) {
 		wantErr(t, err, fsm.ErrNotFound)
 		if e, err := a.co.Why("w2"); err != nil || len(e.Because) == 0 {
 			t.Errorf("got %v, %v", e, err)
+		}
+	})
+}
+
+// What somebody who moved a workload said of it is told when it has moved.
+func TestWhy_Moved(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1", "w2")})
+		_, b := m.join("a"), m.join("b")
+		settle()
+		do(t, w, &fsm.MoveWorkload{Group: "g", Workload: "w1", ToInstance: b.InstanceID(), By: "op", Reason: "slow disk"})
+		time.Sleep(time.Second)
+		if lines := why(t, w, "w1"); !slices.Contains(lines, "before, a had it, until revision N (moved by op: slow disk)") {
+			t.Errorf("got %q", lines)
 		}
 	})
 }

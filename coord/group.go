@@ -31,6 +31,10 @@ type Group struct {
 	Name string
 	// Workloads are those that this instance can run: at most 10,000, in any order.
 	Workloads []Workload
+	// Runtimes, in place of Workloads, are what this instance has for the group
+	// of workers ([fsm.WorkersGroup]): exec, wasm, func:<name>. The workloads of
+	// that group are the workers that are to run, which change at any time.
+	Runtimes []string
 	// Assigner decides who runs what. Defaults to Sticky. All instances should
 	// say the same: the one that plans uses its own, and does so only where it
 	// is of the kind that the group's settings name.
@@ -58,6 +62,8 @@ func (g Group) Validate() error {
 		bad("Name is blank: it names the group in the cluster")
 	case strings.Contains(g.Name, "/"):
 		bad("Name is %q: it must not contain a slash, which ends it in the keys of leases", g.Name)
+	case (g.Name == fsm.WorkersGroup) != (len(g.Runtimes) > 0):
+		bad("Name is %q: that name is of the group of workers, which an instance joins with Runtimes, as no other", g.Name)
 	case g.Name == "miw":
 		bad("Name is %q: keys below miw/ are the product's own", g.Name)
 	case len(g.Name) > fsm.MaxGroupNameBytes:
@@ -73,8 +79,10 @@ func (g Group) Validate() error {
 		bad("Capacity is %v: it must be above 0 and finite, or 0 for no bound", g.Capacity)
 	}
 	switch n := len(g.Workloads); {
-	case n == 0:
+	case n == 0 && len(g.Runtimes) == 0:
 		bad("Workloads is empty: an instance joins with what it can run")
+	case n > 0 && len(g.Runtimes) > 0:
+		bad("Workloads and Runtimes are both there: one of them")
 	case n > fsm.MaxWorkloads:
 		bad("Workloads are %d: a group has at most %d; split it in two", n, fsm.MaxWorkloads)
 	}
@@ -127,6 +135,11 @@ func faultOf(err error) string {
 		return e.Message
 	}
 	return err.Error()
+}
+
+// workloadFrom is a workload as the state has it.
+func workloadFrom(s *fsm.Spec) *Workload {
+	return &Workload{Key: s.Key, DisplayName: s.DisplayName, Weight: s.Weight, Labels: labelMap(s.Labels)}
 }
 
 func (w Workload) spec() fsm.Spec {

@@ -47,6 +47,14 @@ func TestGroup_Validate(t *testing.T) {
 			`Weight of workload "b" is NaN: it must be above 0 and finite, or 0 for 1`,
 			`Weight of workload "c" is +Inf: it must be above 0 and finite, or 0 for 1`,
 		}},
+		{"the group of workers", coord.Group{Name: "workers", Runtimes: []string{"exec"}}, nil},
+		{"the group of workers, with workloads", coord.Group{Name: "workers", Workloads: works("a")}, []string{
+			`Name is "workers": that name is of the group of workers, which an instance joins with Runtimes, as no other`,
+		}},
+		{"runtimes elsewhere", coord.Group{Name: "g", Workloads: works("a"), Runtimes: []string{"exec"}}, []string{
+			`Name is "g": that name is of the group of workers, which an instance joins with Runtimes, as no other`,
+			"Workloads and Runtimes are both there: one of them",
+		}},
 		{"too many", coord.Group{Name: "g", Workloads: many(10_001)}, []string{
 			"Workloads are 10001: a group has at most 10000; split it in two",
 		}},

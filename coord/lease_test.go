@@ -255,3 +255,30 @@ func TestLease_LockDelayAndExit(t *testing.T) {
 		wantErr(t, err, fsm.ErrInvalidArgument)
 	})
 }
+
+// simulated is an instance whose process is simulated, too.
+type simulated struct {
+	*coordtest.Instance
+	exits *atomic.Int64
+}
+
+func (s simulated) Exit(code int) { s.exits.Store(int64(code)) }
+
+// Ensures that a Cluster that stands for a process ends it itself.
+func TestRunner_ExitOfTheCluster(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		a := w.Join("a")
+		var exits atomic.Int64
+		free := make(chan struct{})
+		r := run(t, coord.NewRunner(simulated{a, &exits}, "k", func(context.Context, *coord.Lease) error {
+			<-free
+			return nil
+		}))
+		time.Sleep(time.Second)
+		a.Cut()
+		time.Sleep(time.Minute)
+		equal(t, exits.Load(), 75, "exit code")
+		close(free)
+		equal(t, r.stop(), nil, "Run")
+	})
+}

@@ -2,6 +2,7 @@ package coord
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -23,14 +24,18 @@ type overseer struct {
 
 	drainTimeout, killTimeout time.Duration
 	graceful                  func() bool // a transfer tells first, instead of cutting
+	// patient tells whether a drain is to wait for the next owner to get ready;
+	// nil: none is.
+	patient func() bool
 
-	wake   <-chan struct{} // of the grant
-	halt   context.Context // of the instance
-	lost   <-chan struct{} // the session is ending
-	ended  <-chan struct{} // the session has ended
-	drain  <-chan time.Time
-	kill   <-chan time.Time
-	force  <-chan time.Time
+	wake  <-chan struct{} // of the grant
+	halt  context.Context // of the instance
+	lost  <-chan struct{} // the session is ending
+	ended <-chan struct{} // the session has ended
+	drain <-chan time.Time
+	kill  <-chan time.Time
+	force <-chan time.Time
+	handing
 	status overseen
 	on     overseerEvents
 }
@@ -44,6 +49,17 @@ type overseen struct {
 	isLost  bool // somebody else may get the key without this process releasing it
 	forced  bool
 }
+
+// handing is a drain that waits for the next owner to get ready. The drain
+// timeout runs meanwhile.
+type handing struct {
+	because  error            // nil: none waits
+	nominate <-chan time.Time // until then nobody need be named
+	ask      <-chan time.Time // the work is told then, whoever is ready
+}
+
+// nomination is how long a drain waits for the planner to name who is next.
+const nomination = time.Second
 
 // overseerEvents are called by next; all must be set and none may block.
 type overseerEvents struct {
@@ -112,10 +128,22 @@ func (o *overseer) next(done, stop <-chan struct{}, rest <-chan time.Time) happe
 	case <-o.ended:
 		o.mustStop()
 	case <-haltOf(o.halt):
-		o.tell(context.Cause(o.halt))
+		o.drained(context.Cause(o.halt))
+	case <-o.nominate:
+		o.nominate = nil
+		o.check()
+	case <-o.ask:
+		if o.drains() {
+			o.tell(o.because)
+		}
 	case <-o.drain:
 		o.drain = nil
-		o.cut(o.status.cause)
+		switch {
+		case o.status.cause != nil:
+			o.cut(o.status.cause)
+		case o.drains(): // it was to be told before, and this goroutine did not run
+			o.cut(o.because)
+		}
 	case <-o.kill:
 		o.reportStuck()
 	case <-o.force:
@@ -137,11 +165,17 @@ func (o *overseer) check() {
 	p := o.lease.seat
 	st, record := p.look(o.lo.c.View())
 	switch st {
+	case held:
+		if record.Note.To == "" && o.nominate == nil && o.drains() {
+			o.tell(o.because) // nobody gets ready
+		}
 	case moving:
 		// What was told already has its time, and so has what leaves an
 		// instance that drains.
 		switch cause := movedBy(record); {
 		case o.status.cause != nil:
+		case o.drains():
+			o.tell(o.because)
 		case o.graceful != nil && o.graceful():
 			o.tell(cause)
 		default:
@@ -181,10 +215,36 @@ func (o *overseer) forceAt(d time.Duration) {
 	}
 }
 
+// drained is the beginning of a drain: the work is told, unless somebody else is
+// to get ready first.
+func (o *overseer) drained(cause error) {
+	if o.drainTimeout <= 0 || o.patient == nil || !o.patient() {
+		o.tell(cause)
+		return
+	}
+	o.halt = nil
+	o.handing = handing{because: cause, nominate: time.After(nomination), ask: time.After(o.drainTimeout / 2)}
+	o.drain = time.After(o.drainTimeout)
+	o.check()
+}
+
+// drains tells whether a drain waits, and forgets one that was taken back.
+func (o *overseer) drains() bool {
+	if o.because == nil {
+		return false
+	}
+	if o.lo.refresh() != nil {
+		return true
+	}
+	o.handing, o.drain = handing{}, nil
+	o.halt = o.lo.halted()
+	return false
+}
+
 // tell asks the work to finish; the drain timeout is on the monotonic clock, as
 // every timer here.
 func (o *overseer) tell(cause error) {
-	o.halt = nil
+	o.halt, o.handing = nil, handing{}
 	if o.status.cause != nil {
 		return
 	}
@@ -193,7 +253,9 @@ func (o *overseer) tell(cause error) {
 		o.cut(cause)
 		return
 	}
-	o.drain = time.After(o.drainTimeout)
+	if o.drain == nil { // else it runs since the drain began
+		o.drain = time.After(o.drainTimeout)
+	}
 }
 
 func (o *overseer) first(cause error) {
@@ -214,7 +276,7 @@ func (o *overseer) cut(cause error) {
 	if o.status.cause == nil {
 		o.first(cause)
 	}
-	o.drain, o.halt = nil, nil
+	o.drain, o.halt, o.handing = nil, nil, handing{}
 	o.lease.cancel(cause)
 	o.kill = time.After(o.killTimeout)
 	o.on.cut(cause)
@@ -285,6 +347,9 @@ func (o *overseer) enforce(p Policy) {
 	case <-said:
 	case <-time.After(reportPatience):
 	}
+	if o.stuck.farewell != nil { // not the log: whoever gave none would see the process vanish
+		fmt.Fprintln(o.stuck.farewell, run.farewell())
+	}
 	o.stuck.Exit(ExitCode)
 }
 
@@ -293,7 +358,7 @@ func (l *Lease) keep(o acquireOptions) {
 	h := l.handle
 	key, token := slog.String("key", l.Key()), slog.Uint64("token", l.Token())
 	w := &overseer{
-		lo: h.lo, lease: l, stuck: o.stuck.withDefaults(PolicyReport),
+		lo: h.lo, lease: l, stuck: o.stuck.withDefaults(l.c, PolicyReport),
 		drainTimeout: o.drainTimeout, killTimeout: l.c.KillTimeout(),
 		on: overseerEvents{
 			told: func(cause error) { o.log.Info("lease is to be released", key, token, slog.Any("cause", cause)) },

@@ -98,7 +98,7 @@ func (p *patience) hold(w *fsm.Workload, d *draft) string {
 	}
 	if f := w.Failure; f != nil {
 		s, tries := p.first(f.Revision), f.Count
-		if d.other(f.InstanceID, w.Key) {
+		if d.other(f.InstanceID, w.Spec) {
 			tries--
 		}
 		if p.until(s.at.Add(p.cfg.Backoff.Delay(tries, s.chance))) {

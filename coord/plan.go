@@ -1,7 +1,9 @@
 package coord
 
 import (
+	"cmp"
 	"math"
+	"strings"
 
 	"github.com/miwnode/miwnode/fsm"
 )
@@ -15,11 +17,13 @@ type draft struct {
 	problem Problem
 	// bound says who has each workload or is to get it, by the state alone.
 	bound    []int
+	specs    []*fsm.Spec
 	leases   []*fsm.Lease // nil: nobody has it
 	underWay int          // moves for the sake of balance
 	// waiting are wanted workloads that are no part of the problem.
-	waiting []waiter
-	// astray counts workloads that run, but failed to where they were to move.
+	waiting  []waiter
+	failures map[string]*fsm.Failure // by workload
+	// astray counts workloads that run elsewhere than where they failed last.
 	astray int
 }
 
@@ -34,15 +38,18 @@ type hold func(w *fsm.Workload, d *draft) (why string)
 
 // newDraft reads the group. It costs what the group has workloads, and members.
 func newDraft(v *fsm.View, g *fsm.Group, wait hold) *draft {
-	d := &draft{group: g}
+	d := &draft{group: g, failures: make(map[string]*fsm.Failure)}
 	n := g.WantedCount()
 	p := &d.problem
 	p.Workloads = make([]WorkloadInfo, 0, n)
-	d.bound, d.leases = make([]int, 0, n), make([]*fsm.Lease, 0, n)
+	d.bound, d.specs, d.leases = make([]int, 0, n), make([]*fsm.Spec, 0, n), make([]*fsm.Lease, 0, n)
 	p.Current, p.Pinned, p.Avoid = make([]int, 0, n), make([]int, 0, n), make([]int, 0, n)
 
 	d.members = d.readMembers()
 	for w := range g.Workloads("") {
+		if w.Failure != nil {
+			d.failures[w.Key] = w.Failure
+		}
 		if why := d.idle(&w, wait); why != "" {
 			d.waiting = append(d.waiting, waiter{w, why})
 			continue
@@ -134,7 +141,7 @@ func (d *draft) add(w *fsm.Workload) {
 				bound = None
 			case l.Note.By != fsm.ByPlanner:
 				pin = bound // what an operator moves, goes there
-			case bound != suits && bound != pin && d.mayStay(suits, w.Key):
+			case bound != suits && bound != pin && d.mayStay(suits, w.Spec):
 				d.underWay++
 			}
 		} else if l.State == fsm.Transferring {
@@ -153,17 +160,17 @@ func (d *draft) add(w *fsm.Workload) {
 	}
 	p := &d.problem
 	p.Workloads = append(p.Workloads, info)
-	d.bound, d.leases = append(d.bound, bound), append(d.leases, w.Lease)
+	d.bound, d.specs, d.leases = append(d.bound, bound), append(d.specs, w.Spec), append(d.leases, w.Lease)
 	p.Current, p.Pinned, p.Avoid = append(p.Current, suits), append(p.Pinned, pin), append(p.Avoid, avoid)
 }
 
 // mayStay tells whether nothing but balance makes a workload leave its owner.
-func (d *draft) mayStay(owner int, workload string) bool {
+func (d *draft) mayStay(owner int, workload *fsm.Spec) bool {
 	return owner != None && !d.problem.Instances[owner].Draining && d.members.members[owner].Declares(workload)
 }
 
 // other tells whether an instance other than that one can take the workload.
-func (d *draft) other(instanceID, workload string) bool {
+func (d *draft) other(instanceID string, workload *fsm.Spec) bool {
 	for i, m := range d.members.members {
 		if in := &d.problem.Instances[i]; in.Eligible && in.ID != instanceID && m.Declares(workload) {
 			return true
@@ -212,25 +219,26 @@ func orphaned(reason fsm.EndReason) bool {
 // asked once.
 func (d *draft) readDeclarations() {
 	p := &d.problem
-	byHash := make(map[string][]bool)
+	byWord := make(map[string][]bool)
 	declared := make([][]bool, len(d.members.members)) // nil: everything
 	some := false
 	for i, m := range d.members.members {
 		if m.All {
 			continue
 		}
-		row, known := byHash[m.CatalogHash]
-		if !known || m.CatalogHash == "" {
+		word := cmp.Or(m.CatalogHash, strings.Join(m.Runtimes, "\n"))
+		row, known := byWord[word]
+		if !known || word == "" {
 			row = make([]bool, len(p.Workloads))
 			whole := true
 			for w := range p.Workloads {
-				row[w] = m.Declares(p.Workloads[w].Key)
+				row[w] = m.Declares(d.specs[w])
 				whole = whole && row[w]
 			}
 			if whole {
 				row = nil
 			}
-			byHash[m.CatalogHash] = row
+			byWord[word] = row
 		}
 		declared[i] = row
 		some = some || row != nil

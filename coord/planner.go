@@ -163,12 +163,13 @@ type reign struct {
 	balanceAt time.Time // before that it does not balance again
 	joined    joinings
 	patience  patience
-	unsettled bool // balance was sought and not found yet, whatever the inputs say
+	shunned   shunned
+	unsettled bool // there is no balance yet, whatever the inputs say
 	fault     fault
 }
 
 func newReign(p *planner, l *Lease) *reign {
-	return &reign{planner: p, lease: l, began: time.Now(), patience: newPatience(p.cfg)}
+	return &reign{planner: p, lease: l, began: time.Now(), patience: newPatience(p.cfg), shunned: make(shunned)}
 }
 
 // step looks at the group and plans if there is a reason. It returns when it
@@ -205,9 +206,11 @@ func (t *reign) plan(ctx context.Context, v *fsm.View, g *fsm.Group, now time.Ti
 	t.patience.begin(v, now, settled)
 	d := newDraft(v, g, t.patience.hold)
 	next = t.patience.end()
+	t.shunned.apply(d)
 
 	// What an operator moved stays until something changes that balance
-	// depends on.
+	// depends on. What a failure moved has left its instance with too little.
+	t.unsettled = t.unsettled || d.astray > 0
 	seeks := g.Inputs != g.PlannedInputs || t.unsettled
 	limits := noBalance
 	if seeks && !now.Before(settled) && !now.Before(t.balanceAt) {

@@ -53,6 +53,9 @@ func planningOf(mates ...*mate) (who string, s coord.PlannerStatus) {
 // Ensures that a fleet of three has ten thousand workloads running within a few
 // entries of the log.
 func TestPlanner_TenThousand(t *testing.T) {
+	if testing.Short() && scale > 1 {
+		t.Skip("ten thousand workloads under the race detector take long; make sim runs it without")
+	}
 	bubble(t, coordtest.Timing{Latency: time.Millisecond}, func(t *testing.T, w *coordtest.World) {
 		m := newTeam(t, w, coord.Group{Name: "g", Workloads: many(10_000)})
 		start, entries := time.Now(), w.Entries()
@@ -267,6 +270,30 @@ func TestPlanner_Prepare(t *testing.T) {
 			equal(t, statusOf(w, "g", "w1"), "active", "status")
 		})
 	})
+	t.Run("forgotten", func(t *testing.T) {
+		bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+			var tr trace
+			m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1"), Assigner: coord.Primary{}}, prepare(0, nil))
+			forget := func(name string) func(*coord.CoordinatorConfig) {
+				return func(c *coord.CoordinatorConfig) {
+					c.Forget = func(x coord.Workload) {
+						tr.add("%s forgets %s, which it runs: %t", name, x.Key, strings.Contains(m.watch.running(), name+":"))
+						panic("boom") // concerns nobody
+					}
+				}
+			}
+			a := m.joinWith("a", m.group, forget("a"))
+			settle()
+			b := m.joinWith("b", m.group, forget("b"))
+			settle()
+			equalLines(t, tr.all())
+			_ = a.leave()
+			settle()
+			equalLines(t, tr.all(), "a forgets w1, which it runs: false")
+			_ = b.leave()
+			equalLines(t, tr.all(), "a forgets w1, which it runs: false", "b forgets w1, which it runs: false")
+		})
+	})
 	t.Run("too slow", func(t *testing.T) {
 		bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
 			m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1", "w2"), MaxMoves: 2})
@@ -320,6 +347,66 @@ func TestPlanner_FailingWorkload(t *testing.T) {
 		for _, y := range many(4)[1:] {
 			equal(t, m.starts(y.Key), 1, "runs of "+y.Key)
 		}
+		m.watch.check(t)
+	})
+}
+
+// Ensures that a workload that fails on all instances but one comes to that one,
+// and that one that fails everywhere is tried everywhere again.
+func TestPlanner_FailingInstances(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1", "w2", "w3", "w4")}, planning(coord.Planning{Backoff: coord.Backoff{Jitter: -1}}))
+		var all atomic.Bool
+		all.Store(true)
+		m.work = func(ctx context.Context, who string, x coord.Workload, _ *coord.Lease) error {
+			if x.Key == "w1" && (who != "d" || all.Load()) {
+				return errBroken
+			}
+			<-ctx.Done()
+			return nil
+		}
+		for _, name := range []string{"a", "b", "c", "d"} {
+			m.join(name)
+		}
+		time.Sleep(time.Minute)
+		where := make(map[string]bool)
+		runs := m.watch.of("g/w1")
+		for _, r := range runs[:4] {
+			where[r.who] = true
+		}
+		equal(t, len(where), 4, "instances of the first four tries")
+		all.Store(false)
+		time.Sleep(10 * time.Minute)
+		equal(t, statusOf(w, "g", "w1"), "active", "status")
+		tries := m.watch.of("g/w1")[len(runs):]
+		equal(t, tries[len(tries)-1].who, "d", "where it runs")
+		if len(tries) > 4 {
+			t.Errorf("%d tries until it comes to the last instance", len(tries))
+		}
+	})
+}
+
+// Ensures that loads are even again after a failure has moved a workload, though
+// nothing else has changed.
+func TestPlanner_EvenAfterFailure(t *testing.T) {
+	bubble(t, coordtest.Timing{}, func(t *testing.T, w *coordtest.World) {
+		m := newTeam(t, w, coord.Group{Name: "g", Workloads: works("w1", "w2", "w3", "w4")}, planning(coord.Planning{Backoff: coord.Backoff{Jitter: -1}}))
+		broken := make(chan struct{})
+		m.work = func(ctx context.Context, who string, x coord.Workload, _ *coord.Lease) error {
+			if x.Key == "w1" && who == "a" {
+				<-broken
+				return errBroken
+			}
+			<-ctx.Done()
+			return nil
+		}
+		m.join("a")
+		m.join("b")
+		settle()
+		equal(t, m.watch.running(), "a: w1 w3 | b: w2 w4", "runs")
+		close(broken)
+		settle()
+		equal(t, m.watch.running(), "a: w3 w4 | b: w1 w2", "runs after w1 has failed on a")
 		m.watch.check(t)
 	})
 }

@@ -27,6 +27,9 @@ type post struct {
 	answered  uint64 // token of the owner that was told of it
 }
 
+// busy tells whether a grant is dealt with.
+func (p *post) busy() bool { return p.token != 0 }
+
 // consider compares a workload with the copy, and does what follows.
 func (s *shift) consider(v *fsm.View, workload string) {
 	if s.session == nil {
@@ -47,6 +50,8 @@ func (s *shift) consider(v *fsm.View, workload string) {
 		default:
 			if p = s.open(workload); p != nil {
 				s.begin(p, l)
+			} else if s.workloads == nil {
+				s.decline(l) // it was wanted for a moment
 			}
 		}
 	case p != nil && p.token != 0: // its lease is over; it will come back here
@@ -64,9 +69,11 @@ func (s *shift) open(workload string) *post {
 	if p := s.posts[workload]; p != nil {
 		return p
 	}
-	w := s.workloads[workload]
+	w := s.find(workload)
 	if w == nil {
-		s.log.Warn("granted a workload that this instance did not declare; the node gives it back", slog.String("workload", workload))
+		if s.workloads != nil {
+			s.log.Warn("granted a workload that this instance did not declare; the node gives it back", slog.String("workload", workload))
+		}
 		return nil
 	}
 	p := &post{workload: w}
@@ -100,6 +107,7 @@ func (c *Coordinator) newRunner(w *Workload) *Runner {
 	key := fsm.WorkloadKey(c.group.Name, w.Key)
 	r := newRunner(c.c, key, func(ctx context.Context, l *Lease) error { return c.run(ctx, *w, l) }, cfg.withDefaults(c.c, key))
 	r.planned, r.graceful = true, c.graceful
+	r.patient = func() bool { return c.handsOver(w.Key) }
 	return r
 }
 
@@ -122,6 +130,9 @@ func (s *shift) close(p *post) {
 	p.cancel()
 	s.crew.Go(func() {
 		p.runner.standby.work.Wait()
+		if s.cfg.Forget != nil {
+			p.runner.events.post(func() { s.cfg.Forget(*p.workload) })
+		}
 		p.runner.aside.Wait()
 		p.runner.events.drained()
 	})
@@ -161,7 +172,8 @@ func (s *shift) ended(p *post) {
 	}
 }
 
-// decline gives back what was granted to an instance that leaves.
+// decline gives back what was granted to an instance that leaves, or is not to
+// run any more.
 func (s *shift) decline(l *fsm.Lease) {
 	s.crew.Go(func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.runs), releaseTimeout)

@@ -127,7 +127,7 @@ func (c RunnerConfig) withDefaults(cl Cluster, key string) RunnerConfig {
 	c.Backoff = c.Backoff.withDefaults()
 	c.Drain.Timeout = cmp.Or(c.Drain.Timeout, cl.DrainTimeout())
 	c.Drain.KillTimeout = cmp.Or(c.Drain.KillTimeout, cl.KillTimeout())
-	c.Stuck = c.Stuck.withDefaults(PolicyExit)
+	c.Stuck = c.Stuck.withDefaults(cl, PolicyExit)
 	if c.Logger == nil {
 		c.Logger = discard
 	}
@@ -148,6 +148,9 @@ type Runner struct {
 	planned bool           // a planner grants the key, nobody queues for it
 	// graceful tells whether a run whose lease moves may finish first.
 	graceful func() bool
+	// patient tells whether a run that is to be drained waits for who is next to
+	// get ready; nil: it doesn't.
+	patient func() bool
 
 	mu      sync.Mutex
 	running bool

@@ -15,6 +15,7 @@ import (
 var groupScenarios = []row{
 	{name: "B-15_a_new_owner_starts_after_the_old_one_has_stopped", timing: bench, test: scaleOut},
 	{name: "B-35_two_that_stop_together_don't_block_each_other", timing: bench, test: twoLeave},
+	{name: "B-43_the_planner_outlives_bursts_of_changes", timing: bench, test: burstsOfChanges},
 	{name: "B-69_nothing_stays_without_an_owner", timing: bench, test: noOrphans},
 	{name: "B-71_a_run_whose_owner_died_is_closed_as_lost", timing: bench, test: lostRun},
 	{name: "B-95_a_release_wakes_one", timing: bench, test: oneWakes},
@@ -74,6 +75,86 @@ func twoLeave(t *testing.T, w *coordtest.World) {
 		}
 	}
 	equal(t, len(a.Runs())+len(b.Runs())+a.Claims()+b.Claims(), 0, "runs and claims left")
+	m.watch.check(t)
+}
+
+// burstsOfChanges has members come and go faster than those who are told of it
+// can take it in: the loop that plans goes on, and there is one of them.
+func burstsOfChanges(t *testing.T, w *coordtest.World) {
+	slow := func(c *coord.CoordinatorConfig) {
+		c.Hooks = func(coord.Workload) coord.Hooks {
+			return coord.Hooks{
+				Acquired: func(*coord.Lease) { time.Sleep(5 * time.Second) },
+				Started:  func(*coord.Lease, int) { time.Sleep(5 * time.Second) },
+				Returned: func(*coord.Lease, error, time.Duration) { time.Sleep(5 * time.Second) },
+			}
+		}
+	}
+	m := newTeam(t, w, coord.Group{Name: "g", Workloads: many(6)}, slow)
+	m.work = func(ctx context.Context, _ string, _ coord.Workload, l *coord.Lease) error {
+		select {
+		case <-ctx.Done():
+		case <-l.Draining():
+		}
+		return nil
+	}
+	a, b := m.join("a"), m.join("b")
+	settle()
+	wake, stop := a.Watch(fsm.AllTopic) // one that watches everything, and sleeps
+	ctx, cancel := context.WithCancel(t.Context())
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		defer stop()
+		for ctx.Err() == nil {
+			select {
+			case <-wake:
+				time.Sleep(5 * time.Second)
+			case <-ctx.Done():
+			}
+		}
+	}()
+	leading := func() (n int) {
+		for _, x := range []*mate{a, b} {
+			if x.co.Status().Planner.Leading {
+				n++
+			}
+		}
+		return n
+	}
+	var keys []string
+	for _, x := range many(6) {
+		keys = append(keys, x.Key)
+	}
+	hash := putCatalog(t, w, keys...)
+	before := a.co.Status().Planner.Plans + b.co.Status().Planner.Plans
+	for n := range 500 / scale {
+		session := fmt.Sprintf("%032x", n+1000)
+		do(t, w, &fsm.OpenSession{SessionId: session, TtlMs: 60_000, Name: "passer-by", InstanceId: fmt.Sprint("passer-by-", n)})
+		do(t, w, &fsm.JoinGroup{Group: "g", SessionId: session, CatalogHash: hash})
+		time.Sleep(50 * time.Millisecond)
+		do(t, w, &fsm.CloseSession{SessionId: session, Reason: fsm.CloseClosed})
+		time.Sleep(time.Duration(n%7) * 30 * time.Millisecond)
+		synctest.Wait()
+		if leading() != 1 {
+			t.Fatalf("after %d changes %d plan", 2*(n+1), leading())
+		}
+	}
+	time.Sleep(time.Minute)
+	equal(t, leading(), 1, "planners")
+	if plans := a.co.Status().Planner.Plans + b.co.Status().Planner.Plans; plans <= before {
+		t.Error("nothing was planned: the test shows little")
+	}
+	equal(t, m.watch.count(), "a 3, b 3", "runs")
+	// And it still acts.
+	c := m.join("c")
+	time.Sleep(time.Minute)
+	equal(t, m.watch.count(), "a 2, b 2, c 2", "runs with a third")
+	m.crash(c)
+	time.Sleep(time.Minute)
+	equal(t, m.watch.count(), "a 3, b 3", "runs without it")
+	cancel()
+	<-watching
 	m.watch.check(t)
 }
 
@@ -180,9 +261,9 @@ func loadReports(t *testing.T, w *coordtest.World) {
 	m.join("b")
 	settle()
 	start, since := time.Now(), w.View().Revision()
-	for n := range 10_000 { // a thousand a second
+	for n := range 10_000 / scale { // for ten seconds
 		put(n)
-		time.Sleep(time.Millisecond)
+		time.Sleep(scale * time.Millisecond)
 	}
 	equal(t, begun(&m.watch, start), 0, "runs begun: nothing moves inside the dead band")
 	if n := plans(t, w, since); n > 11 {

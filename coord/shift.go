@@ -15,19 +15,22 @@ import (
 // send it what happened, as a func.
 type shift struct {
 	*Coordinator
-	lo   *lookout
-	runs context.Context // ends when the runs are to finish
-	news chan func()
-	done chan struct{}  // closed when nobody listens to news any more
-	crew sync.WaitGroup // goroutines that must end before Run returns
+	lo     *lookout
+	runs   context.Context // ends when the runs are to finish
+	finish func()          // ends runs
+	resign func()          // ends the membership
+	news   chan func()
+	done   chan struct{}  // closed when nobody listens to news any more
+	crew   sync.WaitGroup // goroutines that must end before Run returns
 
 	session *session // under which the instance is a member, nil before it is
 	wake    <-chan struct{}
 	unwatch func()
-	since   fsm.EventID // up to there the events are dealt with
-	planned bool        // the planner was started
-	stopped bool        // Run is to return
-	left    bool        // and the group was told
+	since   fsm.EventID      // up to there the events are dealt with
+	planned bool             // the planner was started
+	late    <-chan time.Time // Run is to return, but until then the next owners may get ready
+	stopped bool             // Run is to return
+	left    bool             // and the group was told
 }
 
 func newShift(c *Coordinator, lo *lookout) *shift {
@@ -48,9 +51,9 @@ func (s *shift) run(ctx context.Context) {
 	runs, finish := context.WithCancel(base)
 	defer resign()
 	defer finish()
-	s.runs = runs
+	s.runs, s.finish, s.resign = runs, finish, resign
 	s.stopping.Store(false)
-	s.log.Info("coordinator starts", slog.String("instance", s.c.InstanceID()), slog.Int("workloads", len(s.workloads)))
+	s.log.Info("coordinator starts", slog.String("instance", s.c.InstanceID()), slog.Int("workloads", len(s.workloads)), slog.Any("runtimes", s.group.Runtimes))
 	s.crew.Go(func() {
 		s.keepJoined(member)
 		s.tell(func() { s.left = true })
@@ -58,33 +61,83 @@ func (s *shift) run(ctx context.Context) {
 
 	stop, closing := ctx.Done(), s.c.Closing()
 	for !s.stopped || !s.left || len(s.posts) > 0 {
-		halt := false
 		select {
 		case <-stop:
-			halt, stop = true, nil
+			stop = nil
+			s.halt()
 		case <-closing:
-			halt, closing = true, nil
+			closing = nil
+			s.halt()
+		case <-s.late:
+			s.stop()
 		case <-s.wake:
 			s.follow()
 		case f := <-s.news:
 			f()
 		}
-		if halt && !s.stopped {
-			s.stopped = true
-			s.stopping.Store(true)
-			finish() // first, so that what leaves may finish
-			for _, p := range s.posts {
-				if p.token == 0 {
-					s.close(p)
-				}
-			}
-			resign()
+		if s.late != nil && !s.any((*post).busy) {
+			s.stop()
+		}
+		if s.stopped && len(s.posts) == 0 {
+			s.resign()
 		}
 	}
 	close(s.done)
 	s.attend(nil)
 	s.crew.Wait()
 	s.log.Info("coordinator stopped")
+}
+
+// halt is the beginning of the end. Where the node closes, its instance drains,
+// and what is here may first wait for its next owners to get ready.
+func (s *shift) halt() {
+	if s.stopped || s.late != nil {
+		return
+	}
+	if s.any(func(p *post) bool { return p.busy() && s.handsOver(p.workload.Key) }) && s.nodeCloses() {
+		s.late = time.After(s.cfg.DrainTimeout / 2)
+		return
+	}
+	s.stop()
+}
+
+func (s *shift) any(is func(*post) bool) bool {
+	for _, p := range s.posts {
+		if is(p) {
+			return true
+		}
+	}
+	return false
+}
+
+// together is how far apart a program may end its Coordinators and their node.
+const together = 100 * time.Millisecond
+
+func (s *shift) nodeCloses() bool {
+	select {
+	case <-s.c.Closing():
+		return true
+	case <-time.After(together):
+		return false
+	}
+}
+
+// stop asks the runs to finish, and then leaves the group. Who leaves names no
+// successor, and what one has got ready meanwhile would be lost: where the node
+// closes, and so takes nothing new, the runs are released first.
+func (s *shift) stop() {
+	handsOver := s.late != nil
+	s.late, s.stopped = nil, true
+	s.stopping.Store(true)
+	for _, p := range s.posts {
+		if !p.busy() {
+			s.close(p)
+		}
+	}
+	s.finish()
+	if !handsOver {
+		s.resign()
+	}
 }
 
 // keepJoined is a member of the group, with one session after the other, until
@@ -146,7 +199,7 @@ func (s *shift) join(ctx context.Context, session string) error {
 			}
 		}
 		err := submit(&fsm.JoinGroup{
-			Group: s.group.Name, SessionId: session, CatalogHash: s.catalog, Capacity: s.group.Capacity,
+			Group: s.group.Name, SessionId: session, CatalogHash: s.catalog, Runtimes: s.group.Runtimes, Capacity: s.group.Capacity,
 			Embedded: true, Prepares: s.cfg.Prepare != nil, Settings: s.group.settings(),
 		})
 		// A catalog that nobody refers to is forgotten before long.

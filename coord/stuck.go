@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -61,8 +62,14 @@ type StuckConfig struct {
 	// (T - M after the last confirmed keep-alive was sent): PolicyExit (the
 	// default) or PolicyReport.
 	WhenLost Policy
-	// Exit ends the process. Defaults to os.Exit.
+	// Exit ends the process. Defaults to os.Exit after a line on standard error
+	// that says why, or to the method Exit(code int) of a Cluster that has one: a
+	// double whose process is simulated.
 	Exit func(code int)
+
+	// farewell takes the line that says why the process ends; nil with an Exit
+	// of somebody's own.
+	farewell io.Writer
 }
 
 // Validate reports every fault of s at once.
@@ -81,7 +88,10 @@ func (s StuckConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (s StuckConfig) withDefaults(whenLost Policy) StuckConfig {
+// exiter is a Cluster that stands for a process of its own.
+type exiter interface{ Exit(code int) }
+
+func (s StuckConfig) withDefaults(c Cluster, whenLost Policy) StuckConfig {
 	if s.WhileHeld == PolicyDefault {
 		s.WhileHeld = PolicyHold
 	}
@@ -89,7 +99,10 @@ func (s StuckConfig) withDefaults(whenLost Policy) StuckConfig {
 		s.WhenLost = whenLost
 	}
 	if s.Exit == nil {
-		s.Exit = os.Exit
+		s.Exit, s.farewell = os.Exit, os.Stderr
+		if p, ok := c.(exiter); ok {
+			s.Exit, s.farewell = p.Exit, nil
+		}
 	}
 	return s
 }
@@ -102,6 +115,12 @@ type StuckRun struct {
 	Age   time.Duration // since it was told to
 	Stack string        // where it hangs
 	Lost  bool          // the lease is lost: somebody else may hold it now
+}
+
+// farewell says why the process ends with the run in it.
+func (r StuckRun) farewell() string {
+	return fmt.Sprintf("ending the process with code %d: the work of %q (token %d) did not return within %v of being told to stop (%v), and nothing else can stop it",
+		ExitCode, r.Key, r.Token, r.Age, r.Cause)
 }
 
 // goid is the number of the calling goroutine, as stack dumps name it; "" when

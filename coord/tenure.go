@@ -36,7 +36,7 @@ func (r *Runner) hold(ctx context.Context, lo *lookout, s *seat) tenureEnd {
 	t.over = &overseer{
 		lo: lo, lease: l, stuck: r.cfg.Stuck,
 		drainTimeout: r.cfg.Drain.Timeout, killTimeout: r.cfg.Drain.KillTimeout,
-		graceful: r.graceful,
+		graceful: r.graceful, patient: r.patient,
 		on: overseerEvents{
 			told: t.told, cut: func(error) { r.set(func(s *Status) { s.State = StateStopping }) }, lost: t.lost, stuck: t.stuck,
 			stack: func() func() string { return t.run.stack },
