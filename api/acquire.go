@@ -17,6 +17,9 @@ func (c *call) acquire() (any, int, error) {
 	if err := decodeJSON(c.body, &req); err != nil {
 		return nil, 0, err
 	}
+	if req.Key != "" && strings.TrimSpace(req.Key) == "" {
+		return nil, 0, invalid("key must not be blank")
+	}
 	if strings.HasPrefix(req.Key, "miw/") {
 		return nil, 0, invalid("key %q: names that begin with miw/ are the product's own", req.Key)
 	}
@@ -28,6 +31,9 @@ func (c *call) acquire() (any, int, error) {
 		return nil, 0, err
 	}
 	began := time.Now()
+	caller, hangUp := context.WithCancel(c.r.Context())
+	defer hangUp()
+	c.r = c.r.WithContext(caller)
 	ctx, cancel := context.WithTimeout(c.r.Context(), c.within(time.Duration(req.Wait)+defaultTimeout))
 	defer cancel()
 	c.ctx = ctx
@@ -35,7 +41,7 @@ func (c *call) acquire() (any, int, error) {
 	// Watch before asking: a grant in between must not be missed.
 	wake, stop := c.node.Watch(fsm.GrantTopic(req.Key, req.SessionID, req.Holder), fsm.SessionTopic(req.SessionID))
 	defer stop()
-	w := waiting{c: c, req: req, ask: rand.Uint64() | 1}
+	w := waiting{c: c, req: req, ask: rand.Uint64() | 1, hangUp: hangUp}
 	res, err := c.propose(&fsm.Acquire{
 		Key: req.Key, SessionId: req.SessionID, Holder: req.Holder, Wait: req.Wait > 0, LockDelayMs: delay, Ask: w.ask,
 	})
@@ -57,18 +63,27 @@ type waiting struct {
 	c   *call
 	req AcquireRequest
 	ask uint64 // the number by which it can be taken back
+	// hangUp ends the context of the caller.
+	hangUp context.CancelFunc
 }
 
 // wait returns the token once the local copy shows the grant.
 func (w *waiting) wait(wake <-chan struct{}, left time.Duration) (uint64, error) {
 	timer := time.NewTimer(left)
 	defer timer.Stop()
+	there := time.NewTicker(hangUpLook)
+	defer there.Stop()
 	for {
 		if token, over, err := w.look(); over || err != nil {
 			return token, err
 		}
 		select {
 		case <-wake:
+		case <-there.C:
+			if hungUp(w.c.r.Context()) {
+				w.c.w.Header().Set("Connection", "close") // what it sent behind this is not wanted either
+				w.hangUp()
+			}
 		case <-timer.C:
 			return 0, w.leave(fsm.Errorf(fsm.CodeWaitTimeout, "%q was not free within %v", w.req.Key, w.req.Wait))
 		case <-w.c.node.Closing():

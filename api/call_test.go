@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +41,9 @@ func TestBadInput(t *testing.T) {
 		{"not UTF-8", "POST", "/v1/leases/acquire", "{\"key\": \"\xff\", \"session_id\": \"" + id + "\"}", "UTF-8"},
 		{"half a surrogate", "POST", "/v1/leases/acquire", `{"key": "\ud800", "session_id": "` + id + `"}`, "surrogate"},
 		{"empty key", "POST", "/v1/leases/acquire", acquireBody("", id), "key"},
+		{"blank key", "POST", "/v1/leases/acquire", acquireBody(" ", id), "key must not be blank"},
+		{"no instance", "POST", "/v1/instances//drain", ``, "/v1/instances//drain has an empty name"},
+		{"without an empty name", "POST", "/v1/groups/g/plan", `{"without": [""]}`, "without has an empty name"},
 		{"long key", "POST", "/v1/leases/acquire", acquireBody(long, id), "key"},
 		{"control character", "POST", "/v1/leases/acquire", acquireBody("a\nb", id), "key"},
 		{"negative wait", "POST", "/v1/leases/acquire", acquireBody("k", id, "wait", "-1s"), "wait"},
@@ -165,6 +169,17 @@ func TestCodes(t *testing.T) {
 			}})
 			s.call("POST", "/v1/leases/release", tokenBody("k", 1, "session_id", "s")).refused(want, code.String(), "because")
 		})
+	}
+}
+
+// The detail of an uncertain outcome has the names of everything that travels.
+func TestCodes_UncertainDetail(t *testing.T) {
+	refusal := &fsm.Error{Code: fsm.CodeUncertain, Message: "because", Detail: node.RequestID{Boot: 3, Seq: 7}}
+	s := serve(t, stubNode{Node: startReady(t), propose: func(context.Context, fsm.Op) (*fsm.Result, error) { return nil, refusal }})
+	got := s.call("POST", "/v1/leases/release", tokenBody("k", 1, "session_id", "s")).refused(504, "uncertain", "because").at("error.detail")
+	want := map[string]any{"boot": json.Number("3"), "seq": json.Number("7")}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("detail %v, want %v", got, want)
 	}
 }
 
@@ -343,7 +358,7 @@ func TestChecklist(t *testing.T) {
 				t.Errorf("%s is %v, want %v", path, got, want)
 			}
 		}
-		for path, want := range map[string]uint64{"boot": n.Boot(), "generation": 1, "version": 2, "quorum.voters": 1, "quorum.alive": 1} {
+		for path, want := range map[string]uint64{"boot": n.Boot(), "generation": 1, "version": 3, "quorum.voters": 1, "quorum.alive": 1} {
 			if got := status.number(path); got != want {
 				t.Errorf("%s is %d, want %d", path, got, want)
 			}

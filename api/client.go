@@ -14,6 +14,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -88,8 +89,11 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 type Request struct {
 	Method, Path string
 	Query        url.Values
-	// Body is encoded as JSON; nil sends none.
+	// Body is encoded as JSON, save for an io.Reader, whose bytes are sent; nil
+	// sends none.
 	Body any
+	// IfMatch is the etag that a record must have; 0 sends none.
+	IfMatch uint64
 	// IdempotencyKey makes a repeat of a write safe; empty sends none.
 	IdempotencyKey string
 
@@ -121,8 +125,8 @@ func (c *Client) Do(ctx context.Context, req Request, out any) ([]byte, error) {
 }
 
 func (c *Client) send(ctx context.Context, req Request) (*http.Response, error) {
-	var body io.Reader
-	if req.Body != nil {
+	body, raw := req.Body.(io.Reader)
+	if req.Body != nil && !raw {
 		b, err := json.Marshal(req.Body)
 		if err != nil {
 			return nil, fmt.Errorf("encode %s %s: %w", req.Method, req.Path, err)
@@ -139,8 +143,14 @@ func (c *Client) send(ctx context.Context, req Request) (*http.Response, error) 
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", req.Method, req.Path, err)
 	}
-	if body != nil {
+	switch {
+	case raw:
+		r.Header.Set("Content-Type", "application/octet-stream")
+	case body != nil:
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if req.IfMatch != 0 {
+		r.Header.Set("If-Match", strconv.Quote(strconv.FormatUint(req.IfMatch, 10)))
 	}
 	if c.token != "" {
 		r.Header.Set("Authorization", "Bearer "+c.token)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -60,6 +61,25 @@ func (c *Client) Events(ctx context.Context, query url.Values, patience time.Dur
 	}
 }
 
+// PastEvents returns the events that the node has for the query's since, type
+// and key; without since there are none.
+func (c *Client) PastEvents(ctx context.Context, query url.Values) ([]StreamEvent, error) {
+	var all []StreamEvent
+	past := maps.Clone(query)
+	past.Set("timeout", time.Millisecond.String()) // the stream ends once all that there is has been sent
+	s := &subscription{c: c, query: past, each: func(e StreamEvent) bool {
+		all = append(all, e)
+		return true
+	}}
+	if _, err := s.read(ctx); !errors.Is(err, errStreamEnded) {
+		return nil, err
+	}
+	return all, nil
+}
+
+// errStreamEnded is the error of a stream that its node has ended.
+var errStreamEnded = errors.New("the stream of events has ended")
+
 type subscription struct {
 	c        *Client
 	query    url.Values
@@ -111,7 +131,7 @@ func (s *subscription) read(ctx context.Context) (done bool, err error) {
 	}
 	err = lines.Err()
 	if err == nil {
-		err = io.ErrUnexpectedEOF
+		err = errStreamEnded
 	}
 	return false, &UnreachableError{Addr: s.c.addr, Sent: true, Err: err}
 }

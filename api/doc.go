@@ -7,8 +7,11 @@
 //
 //	mux.Handle("/miw/", http.StripPrefix("/miw", api.Handler(n)))
 //
+// The server that it is mounted in should have [ConnContext].
+//
 // [Server] puts it on a unix socket in the node's data folder and on a TCP
-// address. [Client] speaks to either. openapi.yaml describes every call and
+// address. [Client] speaks to either. [WithCatalog] and [WithArtifacts] give it
+// the workers of the node; without them it changes workers that others run. openapi.yaml describes every call and
 // field; [OpenAPI] returns it, and a test holds it and the code together.
 //
 // # Guarantees
@@ -16,11 +19,12 @@
 // Every call ends by its deadline (?timeout=, 5 s unless said, a waiting
 // acquire its wait and 5 s) in one of three ways: done, refused, or uncertain.
 // A body with an unknown field, a field given twice, trailing data, a wrong
-// type or more than 1 MiB (8 MiB for a group) changes nothing and is answered invalid_argument
+// type or more than 1 MiB (8 MiB for a group, 16 MiB for an artifact) changes nothing and is answered invalid_argument
 // with the name of what is wrong; so is an unknown query parameter. Every
 // answer carries the revision of the state it was made from.
 //
 // A caller that hangs up while it waits for a lease leaves the queue at once,
+// one that has begun to send a further request within two seconds,
 // and a grant that it can't have seen is given back, but never one that an
 // earlier or a later call of the same holder was answered with.
 //

@@ -150,6 +150,13 @@ func eventOf(e *fsm.Event) Event {
 		Key: e.Key, Token: e.Token, InstanceID: e.Who.InstanceID, NodeID: e.Who.NodeID, Name: e.Who.Name,
 		Reason: e.EndReason.String(), By: e.Note.By, Detail: e.Note.Reason, To: e.Note.To,
 	}
+	if w := e.Worker; w != nil {
+		event.WorkerID, event.Name, event.Runtime, event.State = strings.TrimPrefix(e.Key, fsm.WorkerKey("")), w.Name, w.Runtime, w.State.String()
+		event.StartRequested = w.StartRequested
+		if w.Error != nil {
+			event.Error = &WorkerError{Type: w.Error.Type, Message: w.Error.Message}
+		}
+	}
 	switch e.Type {
 	case fsm.EventLeaderChanged:
 		event.Term = e.Note.Number

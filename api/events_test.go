@@ -250,6 +250,42 @@ func TestClient_Events(t *testing.T) {
 	}
 }
 
+// What there is of the past comes at once, and is told from a stream that breaks.
+func TestClient_PastEvents(t *testing.T) {
+	s := serve(t, startReady(t))
+	c, err := api.NewClient(api.ClientConfig{Addr: s.url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	a := s.session(`{"ttl": "60s"}`)
+	for i := range 1000 { // more than a batch
+		s.call("POST", "/v1/leases/acquire", acquireBody(fmt.Sprintf("k%d", i), a)).ok(200)
+	}
+	past, err := c.PastEvents(t.Context(), url.Values{"type": {"lease.granted"}, "since": {"0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := map[string]bool{}
+	for _, e := range past {
+		var v api.Event
+		if err := json.Unmarshal(e.Data, &v); err != nil {
+			t.Fatal(err)
+		}
+		keys[v.Key] = true
+	}
+	if !keys["k0"] || !keys["k999"] || len(past) < 1000 {
+		t.Errorf("got %d events of %d keys", len(past), len(keys))
+	}
+	if past, err = c.PastEvents(t.Context(), url.Values{"key": {"nobody's"}, "since": {"0"}}); err != nil || len(past) != 0 {
+		t.Errorf("got %v, %v", past, err)
+	}
+	s.srv.Close()
+	if _, err := c.PastEvents(t.Context(), url.Values{"since": {"0"}}); err == nil {
+		t.Error("nobody answers, and there is no error")
+	}
+}
+
 func TestClient_Unreachable(t *testing.T) {
 	c, err := api.NewClient(api.ClientConfig{Addr: t.TempDir() + "/miw.sock"})
 	if err != nil {

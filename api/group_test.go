@@ -144,6 +144,28 @@ func TestGroup_HTTPMember(t *testing.T) {
 	}
 }
 
+// A group goes when nobody is in it or has a workload of it, and not before.
+func TestGroup_Delete(t *testing.T) {
+	g := newSharded(t, threeShards)
+	g.plan(g.instance, "a")
+	since := g.node.View().Revision()
+	g.call("DELETE", "/v1/groups/shards", "").refused(409, "wrong_state", "members (1)")
+	g.call("POST", "/v1/groups/shards/leave", `{"session_id": "`+g.session+`"}`).ok(200)
+	g.call("DELETE", "/v1/groups/shards", "").refused(409, "wrong_state", "still held")
+	g.call("POST", "/v1/leases/release", tokenBody("shards/a", g.keepAlive().number("leases.0.token"), "session_id", g.session)).ok(200)
+	g.call("DELETE", "/v1/groups/shards", `{"by": "op"}`, "Idempotency-Key", "del-1").ok(200)
+	g.call("DELETE", "/v1/groups/shards", `{"by": "op"}`, "Idempotency-Key", "del-1").ok(200)
+	g.call("DELETE", "/v1/groups/shards", "").refused(404, "not_found", "shards")
+	g.call("DELETE", "/v1/groups/workers", "").refused(400, "invalid_argument", "workers")
+	g.call("GET", "/v1/groups/shards", "").refused(404, "not_found")
+	if g.call("GET", "/v1/groups", "").ok(200).count("groups") != 0 {
+		t.Error("the group is still listed")
+	}
+	if e := g.event(since, "group.updated"); e.Key != "shards" {
+		t.Errorf("got event %+v", e)
+	}
+}
+
 // event is the first of its type since a revision.
 func (g *sharded) event(since uint64, kind string) (e api.Event) {
 	g.t.Helper()

@@ -46,6 +46,15 @@ func (c *call) leaveGroup() (any, int, error) {
 	return c.done(http.StatusOK, &fsm.LeaveGroup{Group: c.r.PathValue("name"), SessionId: req.SessionID})
 }
 
+// deleteGroup forgets a group that has no members.
+func (c *call) deleteGroup() (any, int, error) {
+	var req DeleteGroupRequest
+	if err := decodeJSON(c.body, &req); err != nil {
+		return nil, 0, err
+	}
+	return c.done(http.StatusOK, &fsm.DeleteGroup{Group: c.r.PathValue("name"), By: req.By})
+}
+
 // steer is one of the calls by which an operator decides about a workload.
 func steer(make func(group string, req SteerRequest, expires int64) (fsm.Op, error)) func(*call) (any, int, error) {
 	return func(c *call) (any, int, error) {

@@ -147,10 +147,12 @@ func groupMemberOf(m *fsm.Member, s *fsm.Session, has int) GroupMember {
 		declares = "all"
 	case m.CatalogHash != "":
 		declares = "catalog"
+	case len(m.Runtimes) > 0:
+		declares = "runtimes"
 	}
 	return GroupMember{
 		InstanceID: s.InstanceID, NodeID: s.NodeID, Name: s.Name, Zone: s.Zone,
-		Declares: declares, Capacity: m.Capacity, Embedded: m.Embedded,
+		Declares: declares, Runtimes: m.Runtimes, Capacity: m.Capacity, Embedded: m.Embedded,
 		Draining: s.Draining(), Cordoned: s.Cordoned(), JoinedAt: stamp(m.JoinedAt), Workloads: has,
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/miwnode/miwnode/artifact"
 	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
 	"github.com/miwnode/miwnode/node"
@@ -68,6 +68,11 @@ func WithAssigner(group string, a coord.Assigner) Option {
 	return func(h *handler) { h.assigners[group] = a }
 }
 
+// WithMetrics adds metrics to those of the node.
+func WithMetrics(g prometheus.Gatherer) Option {
+	return func(h *handler) { h.gatherers = append(h.gatherers, g) }
+}
+
 // withHosts makes calls name one of these hosts (or none, as over a unix
 // socket): what a browser can be tricked into calling by a name that an
 // attacker points here.
@@ -82,6 +87,10 @@ type handler struct {
 	token       string
 	allowedHost func(host string) bool
 	assigners   map[string]coord.Assigner // by group
+	catalog     Catalog                   // nil: workers are changed by what a node can do
+	artifacts   *artifact.Store           // nil: none
+	uploads     chan struct{}             // a slot per upload
+	gatherers   prometheus.Gatherers      // beside the node's own
 	origin      *http.CrossOriginProtection
 	mux         *http.ServeMux
 	metrics     http.Handler
@@ -92,10 +101,11 @@ type handler struct {
 // seconds; else nothing outlives the calls.
 func Handler(n Node, opts ...Option) http.Handler {
 	h := &handler{node: n, log: slog.New(slog.DiscardHandler), origin: http.NewCrossOriginProtection(), mux: http.NewServeMux(), assigners: map[string]coord.Assigner{}}
+	h.uploads = make(chan struct{}, maxUploads)
 	for _, o := range opts {
 		o(h)
 	}
-	h.metrics = metricsHandler(n, h.log)
+	h.metrics = metricsHandler(append(prometheus.Gatherers{n.Metrics()}, h.gatherers...), h.log)
 	paths := map[string][]string{}
 	for _, rt := range routes {
 		h.mux.HandleFunc(rt.method+" "+rt.path, func(w http.ResponseWriter, r *http.Request) { h.serve(rt, w, r) })
@@ -117,7 +127,8 @@ func Handler(n Node, opts ...Option) http.Handler {
 // route is one call of the API.
 type route struct {
 	method, path string
-	// query names the parameters beside timeout, comma-separated.
+	// query names the parameters beside timeout, comma-separated; those with ...
+	// may be repeated.
 	query string
 	// open calls need no token.
 	open bool
@@ -125,7 +136,8 @@ type route struct {
 	write bool
 	// stream calls answer by themselves and have no deadline unless they name one.
 	stream bool
-	// body is the most bytes that it takes; 0 means maxBody.
+	// body is the most bytes that it takes; 0 means maxBody, less that it reads
+	// the body itself.
 	body int64
 	do   func(*call) (answer any, status int, err error)
 }
@@ -158,6 +170,7 @@ var routes = []route{
 	{method: "GET", path: "/v1/groups", query: "consistency,limit,after,workload", do: (*call).groups},
 	{method: "GET", path: "/v1/groups/{name}", query: "consistency,limit,after", do: (*call).group},
 	{method: "PUT", path: "/v1/groups/{name}", write: true, body: maxGroupBody, do: (*call).putGroup},
+	{method: "DELETE", path: "/v1/groups/{name}", write: true, do: (*call).deleteGroup},
 	{method: "POST", path: "/v1/groups/{name}/join", write: true, do: (*call).joinGroup},
 	{method: "POST", path: "/v1/groups/{name}/leave", write: true, do: (*call).leaveGroup},
 	{method: "POST", path: "/v1/groups/{name}/move", write: true, do: steer(moveOp)},
@@ -167,6 +180,16 @@ var routes = []route{
 	{method: "POST", path: "/v1/groups/{name}/resume", write: true, do: steer(resumeOp)},
 	{method: "GET", path: "/v1/groups/{name}/why", query: "consistency,workload", do: (*call).why},
 	{method: "POST", path: "/v1/groups/{name}/plan", query: "consistency", do: (*call).plan},
+
+	{method: "POST", path: "/v1/workers", write: true, do: (*call).createWorker},
+	{method: "GET", path: "/v1/workers", query: "consistency,limit,after,state,runtime,name,tag...", do: (*call).workers},
+	{method: "GET", path: "/v1/workers/{id}", query: "consistency", do: (*call).worker},
+	{method: "DELETE", path: "/v1/workers/{id}", write: true, do: (*call).deleteWorker},
+	{method: "POST", path: "/v1/workers/{id}/start", write: true, do: changing(Catalog.Start)},
+	{method: "POST", path: "/v1/workers/{id}/stop", write: true, do: changing(Catalog.Stop)},
+	{method: "POST", path: "/v1/workers/{id}/reload", write: true, do: (*call).reloadWorker},
+	{method: "PUT", path: "/v1/workers/{id}/tags", write: true, do: (*call).tagWorker},
+	{method: "PUT", path: "/v1/artifacts", body: -1, do: (*call).putArtifact},
 
 	{method: "POST", path: "/v1/jobs/record", write: true, do: (*call).recordJob},
 	{method: "GET", path: "/v1/jobs", query: "consistency,limit,after,key,prefix", do: (*call).jobs},
@@ -181,6 +204,11 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// it: net/http would first wait for the rest, from somebody who may send
 		// nothing more and has shown no token. readBody takes this back.
 		w.Header().Set("Connection", "close")
+		defer func() {
+			if w.Header().Get("Connection") != "" { // nor does net/http wait for it after the answer
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+			}
+		}()
 	}
 	if h.allowedHost != nil && !h.allowedHost(r.Host) {
 		h.refuse(w, fsm.Errorf(fsm.CodePermissionDenied, "this address is not called %q; without a token it answers to loopback names only", r.Host), false)
@@ -188,6 +216,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := h.origin.Check(r); err != nil {
 		h.refuse(w, fsm.Errorf(fsm.CodePermissionDenied, "a web page of another origin may not call this: %v", err), false)
+		return
+	}
+	if strings.Contains(r.URL.EscapedPath(), "//") { // the mux would send the caller to another path
+		h.refuse(w, invalid("the path %s has an empty name in it", r.URL.EscapedPath()), false)
 		return
 	}
 	h.mux.ServeHTTP(w, r)
@@ -200,7 +232,9 @@ type call struct {
 	w     http.ResponseWriter
 	r     *http.Request
 	query map[string]string
-	body  []byte
+	// repeated has the parameters that may be given more than once.
+	repeated map[string][]string
+	body     []byte
 	// ctx ends at the call's deadline or when the caller hangs up.
 	ctx     context.Context
 	timeout time.Duration // 0: not given
@@ -224,11 +258,13 @@ func (h *handler) serve(rt route, w http.ResponseWriter, r *http.Request) {
 
 func (c *call) run(rt route) (any, int, error) {
 	var err error
-	if c.query, err = queryOf(c.r, rt); err != nil {
+	if c.query, c.repeated, err = queryOf(c.r, rt); err != nil {
 		return nil, 0, err
 	}
-	if c.body, err = readBody(c.w, c.r, cmp.Or(rt.body, maxBody)); err != nil {
-		return nil, 0, err
+	if rt.body >= 0 {
+		if c.body, err = readBody(c.w, c.r, cmp.Or(rt.body, maxBody)); err != nil {
+			return nil, 0, err
+		}
 	}
 	if c.timeout, err = c.duration("timeout"); err != nil {
 		return nil, 0, err
@@ -262,24 +298,38 @@ func (h *handler) authorized(r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// queryOf returns the query's parameters, each known and given once.
-func queryOf(r *http.Request, rt route) (map[string]string, error) {
-	known := append(strings.Split(rt.query, ","), "timeout")
+// queryOf returns the query's parameters, each known, and given once save for
+// those that may be repeated.
+func queryOf(r *http.Request, rt route) (query map[string]string, repeated map[string][]string, err error) {
+	known := rt.parameters()
 	values, err := parseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	query := make(map[string]string, len(values))
+	query, repeated = make(map[string]string, len(values)), map[string][]string{}
 	for _, name := range sortedKeys(values) {
-		if name == "" || !slices.Contains(known, name) {
-			return nil, invalid("unknown parameter %q; known here: %s", name, strings.Trim(strings.Join(known, ", "), ", "))
+		switch many, is := known[name]; {
+		case !is:
+			return nil, nil, invalid("unknown parameter %q; known here: %s", name, strings.Join(sortedKeys(known), ", "))
+		case many:
+			repeated[name] = values[name]
+		case len(values[name]) != 1:
+			return nil, nil, invalid("parameter %q is given twice", name)
+		default:
+			query[name] = values[name][0]
 		}
-		if len(values[name]) != 1 {
-			return nil, invalid("parameter %q is given twice", name)
-		}
-		query[name] = values[name][0]
 	}
-	return query, nil
+	return query, repeated, nil
+}
+
+// parameters are the names that a query may have, and whether more than once.
+func (rt route) parameters() map[string]bool {
+	known := map[string]bool{"timeout": false}
+	for _, name := range strings.FieldsFunc(rt.query, func(r rune) bool { return r == ',' }) {
+		name, many := strings.CutSuffix(name, "...")
+		known[name] = many
+	}
+	return known
 }
 
 // answer writes a JSON body.

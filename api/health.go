@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/miwnode/miwnode/fsm"
@@ -32,8 +33,8 @@ func (c *call) metrics() (any, int, error) {
 	return nil, 0, nil
 }
 
-func metricsHandler(n Node, log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(n.Metrics(), promhttp.HandlerOpts{
+func metricsHandler(g prometheus.Gatherer, log *slog.Logger) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{
 		ErrorLog:      slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 		ErrorHandling: promhttp.ContinueOnError,
 	})

@@ -53,7 +53,7 @@ func historyEntryOf(e *fsm.LedgerEntry) HistoryEntry {
 		Key: e.Key, Token: e.Token, InstanceID: e.Who.InstanceID, NodeID: e.Who.NodeID, Name: e.Who.Name,
 		GrantedAt: stamp(e.GrantedAt), GrantedRevision: e.GrantedRevision,
 		EndedAt: stamp(e.EndedAt), EndedRevision: e.EndedRevision, EndReason: e.EndReason.String(),
-		Gap: Duration(e.Gap.Round(time.Microsecond)),
+		Gap: Duration(e.Gap.Round(time.Microsecond)), FormerToken: e.Former,
 	}
 	if e.Note != nil {
 		entry.By, entry.Reason = e.Note.By, e.Note.Reason

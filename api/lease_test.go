@@ -97,6 +97,7 @@ func TestLeases(t *testing.T) {
 	s.call("POST", "/v1/leases/release", tokenBody("k", token, "session_id", a)).ok(200)
 	history := s.call("GET", "/v1/history?key=k", "").ok(200)
 	if history.count("entries") != 2 || history.text("entries.0.end_reason") != "released" ||
+		history.at("entries.0.former_token") != nil || history.number("entries.1.former_token") != history.number("entries.0.token") ||
 		history.text("entries.1.end_reason") != "revoked" || history.text("entries.1.by") != "op" || history.text("entries.1.gap") == "" {
 		t.Errorf("got %s", history.raw)
 	}

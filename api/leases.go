@@ -55,6 +55,7 @@ func leaseOf(view *fsm.View, l *fsm.Lease) Lease {
 	return lease
 }
 
+// release gives a lease back by its token.
 func (c *call) release() (any, int, error) {
 	var req ReleaseRequest
 	if err := decodeJSON(c.body, &req); err != nil {

@@ -78,9 +78,7 @@ func TestOpenAPI_Routes(t *testing.T) {
 	}
 	served := map[string][]string{}
 	for _, rt := range routes {
-		query := append(strings.FieldsFunc(rt.query, func(r rune) bool { return r == ',' }), "timeout")
-		slices.Sort(query)
-		served[rt.method+" "+rt.path] = query
+		served[rt.method+" "+rt.path] = sortedKeys(rt.parameters())
 	}
 	for _, call := range slices.Sorted(maps.Keys(served)) {
 		if got, want := described[call], served[call]; !slices.Equal(got, want) {
@@ -134,6 +132,7 @@ func TestOpenAPI_Fields(t *testing.T) {
 		PutGroupRequest{},
 		WorkloadRequest{},
 		GroupPut{},
+		DeleteGroupRequest{},
 		JoinRequest{},
 		Joined{},
 		LeaveRequest{},
@@ -143,6 +142,16 @@ func TestOpenAPI_Fields(t *testing.T) {
 		PlanRequest{},
 		Plan{},
 		PlannedMove{},
+		CreateWorkerRequest{},
+		ReloadWorkerRequest{},
+		WorkerRequest{},
+		WorkerTagsRequest{},
+		WorkerChanged{},
+		Workers{},
+		Worker{},
+		WorkerSource{},
+		WorkerError{},
+		Artifact{},
 		RecordJobRequest{},
 		JobRecorded{},
 		Jobs{},

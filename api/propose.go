@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"crypto/sha256"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -47,7 +48,7 @@ func (h *handler) propose(ctx context.Context, op fsm.Op, opts ...node.ProposeOp
 }
 
 // idempotency turns the Idempotency-Key header into the command's request ID.
-// What was asked is the method, the path and the body, byte for byte.
+// What was asked is the method, the path, If-Match and the body, byte for byte.
 func (c *call) idempotency() ([]node.ProposeOption, error) {
 	values := c.r.Header.Values("Idempotency-Key")
 	if len(values) == 0 {
@@ -62,6 +63,7 @@ func (c *call) idempotency() ([]node.ProposeOption, error) {
 		asked.Write(part)
 		asked.Write([]byte{0})
 	}
+	asked.Write([]byte(strings.Join(c.r.Header.Values("If-Match"), ","))) // nothing, for what has none
 	return []node.ProposeOption{node.WithIdempotency(key, asked.Sum(nil))}, nil
 }
 

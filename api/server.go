@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,8 +86,9 @@ type endpoint struct {
 
 // NewServer checks cfg and binds what it names; Run serves it. A TCP port that
 // is taken is no error: Run tries it again. The node's data folder must be
-// locked by then: that is what makes a socket in it stale.
-func NewServer(n Node, cfg ServerConfig) (*Server, error) {
+// locked by then: that is what makes a socket in it stale. The options are for
+// the handlers of both; the token is that of the configuration.
+func NewServer(n Node, cfg ServerConfig, opts ...Option) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -95,22 +97,22 @@ func NewServer(n Node, cfg ServerConfig) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.base, s.hangUp = context.WithCancel(context.Background())
-	if err := s.bind(n); err != nil {
+	if err := s.bind(n, append([]Option{WithLogger(s.log)}, opts...)); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *Server) bind(n Node) error {
+func (s *Server) bind(n Node, opts []Option) error {
 	if s.cfg.Socket != "" {
 		l, err := listenUnix(s.cfg.Socket)
 		if err != nil {
 			return err
 		}
-		s.unix = &endpoint{s.server(Handler(n, WithLogger(s.log))), l}
+		s.unix = &endpoint{s.server(Handler(n, opts...)), l}
 	}
 	if s.cfg.tcp() {
-		h, err := s.tcpHandler(n)
+		h, err := s.tcpHandler(n, slices.Clip(opts))
 		if err != nil {
 			return err
 		}
@@ -125,8 +127,8 @@ func (s *Server) bind(n Node) error {
 func (s *Server) server(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return s.base },
-		ErrorLog:    slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return s.base }, ConnContext: ConnContext,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 }
 
@@ -221,6 +223,7 @@ func (s *Server) serveTCP(ctx context.Context) error {
 			return nil
 		}
 	}
+	s.log.Info("API served", "addr", s.Addr())
 	return s.tcp.serve()
 }
 
@@ -250,8 +253,7 @@ func (s *Server) certificate() (*tls.Certificate, error) {
 }
 
 // tcpHandler is what is served over TCP: with a token, or for loopback names only.
-func (s *Server) tcpHandler(n Node) (http.Handler, error) {
-	opts := []Option{WithLogger(s.log)}
+func (s *Server) tcpHandler(n Node, opts []Option) (http.Handler, error) {
 	if s.cfg.TLSCert != "" {
 		if _, err := s.certificate(); err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/miwnode/miwnode/coord"
 	"github.com/miwnode/miwnode/fsm"
@@ -37,6 +38,9 @@ func (c *call) plan() (any, int, error) {
 	var req PlanRequest
 	if err := decodeJSON(c.body, &req); err != nil {
 		return nil, 0, err
+	}
+	if slices.Contains(req.Without, "") {
+		return nil, 0, invalid("without has an empty name: name instances")
 	}
 	name := c.r.PathValue("name")
 	view, age, err := c.read()

@@ -188,7 +188,10 @@ type Acquired struct {
 	Token    uint64 `json:"token"`
 }
 
-// ReleaseRequest is the body of POST /v1/leases/release.
+// ReleaseRequest is the body of POST /v1/leases/release. One that was answered
+// with uncertain may be applied later still: repeat it until it is answered with
+// 200 or stale_token, or ask for the key under another holder. The same holder
+// would be given the same grant again, and lose it to that release.
 type ReleaseRequest struct {
 	Key       string `json:"key"`
 	Token     uint64 `json:"token"`
@@ -243,7 +246,10 @@ type HistoryEntry struct {
 	Reason          string    `json:"reason,omitempty"`
 	// Gap is the time the key had no owner before this grant, by the leader's
 	// clock; 0s when it passed on in one entry of the log or no owner is known.
+	// It is about the lease alone: work under it may have stopped before its end.
 	Gap Duration `json:"gap"`
+	// FormerToken is of the key's grant before; absent: none, or not known any more.
+	FormerToken uint64 `json:"former_token,omitempty"`
 }
 
 // Event is the data of one server-sent event.
@@ -266,6 +272,13 @@ type Event struct {
 	// Total is that of a job.recorded, and how many assignments of a
 	// group.planned changed something.
 	Total uint64 `json:"total,omitempty"`
+	// Worker is what the event tells of its worker, whose ID is in the key, too.
+	WorkerID string `json:"worker_id,omitempty"`
+	Runtime  string `json:"runtime,omitempty"`
+	State    string `json:"state,omitempty"`
+	// StartRequested says that it starts once it is loaded.
+	StartRequested bool         `json:"start_requested,omitempty"`
+	Error          *WorkerError `json:"error,omitempty"`
 	// Certain is how long the runs of a lease.overlap surely overlapped.
 	Certain Duration `json:"certain,omitempty"`
 }

@@ -39,7 +39,8 @@ type GroupMember struct {
 	NodeID     string    `json:"node_id"`
 	Name       string    `json:"name,omitempty"`
 	Zone       string    `json:"zone"`
-	Declares   string    `json:"declares"` // all, catalog or keys
+	Declares   string    `json:"declares"` // all, catalog, keys, or of the workers runtimes
+	Runtimes   []string  `json:"runtimes,omitempty"`
 	Capacity   float64   `json:"capacity,omitempty"`
 	Embedded   bool      `json:"embedded"` // it can plan
 	Draining   bool      `json:"draining"`
@@ -130,6 +131,11 @@ type GroupPut struct {
 	Revision    uint64 `json:"revision"`
 	Workloads   int    `json:"workloads"`
 	CatalogHash string `json:"catalog_hash,omitempty"`
+}
+
+// DeleteGroupRequest is the body of DELETE /v1/groups/{name}; it may be missing.
+type DeleteGroupRequest struct {
+	By string `json:"by,omitempty"`
 }
 
 // JoinRequest is the body of POST /v1/groups/{name}/join.
