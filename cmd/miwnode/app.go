@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,9 +82,9 @@ also gives its command's own.`,
 		}
 	}
 	group("run", a.startCommand(), a.demoCommand(), a.execCommand())
-	group("read", a.statusCommand(), a.membersCommand(), a.instancesCommand(), a.leasesCommand(), a.groupsCommand(), a.jobsCommand(), a.historyCommand(), a.eventsCommand(), a.whyCommand(), a.planCommand())
-	group("operate", a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.moveCommand(), a.pinCommand(), a.unpinCommand(), a.pauseCommand(), a.resumeCommand(), a.revokeCommand(), a.stepDownCommand())
-	group("prove", a.benchCommand())
+	group("read", a.statusCommand(), a.membersCommand(), a.instancesCommand(), a.leasesCommand(), a.groupsCommand(), a.workersCommand("workers", "  miwnode workers"), a.jobsCommand(), a.historyCommand(), a.eventsCommand(), a.whyCommand(), a.planCommand())
+	group("operate", a.workerCommand(), a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.moveCommand(), a.pinCommand(), a.unpinCommand(), a.pauseCommand(), a.resumeCommand(), a.revokeCommand(), a.stepDownCommand())
+	group("prove", a.benchCommand(), a.tortureCommand())
 	group("prepare", a.keygenCommand(), a.certCommand(), a.versionCommand(), a.completionCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetHelpCommandGroupID("prepare")
@@ -149,6 +150,8 @@ func nArgs(n int, what string) cobra.PositionalArgs {
 			return usage(cmd, "unexpected argument %q", args[n])
 		case len(args) < n:
 			return usage(cmd, "%s is missing", what)
+		case slices.Contains(args, ""):
+			return usage(cmd, "%s is empty", what)
 		}
 		return nil
 	}

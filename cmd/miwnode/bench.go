@@ -35,6 +35,14 @@ var benchCells = []benchCell{
 	{"reads", "local", "owner of a key, read in the process", false, benchReadsLocal},
 	{"reads", "linearizable", "the same, proved fresh, on a follower", false, benchReadsLinearizable},
 	{"drain", "", "a node with 100 singletons is drained until all run elsewhere", false, benchDrain},
+	{"group-drain", "", "gap of a workload when one of three nodes that share 300 is drained", false, benchGroupDrain},
+	{"group-prepare", "", "the same gap where the next owner takes 2 s to get ready", false, benchGroupPrepare},
+	{"group-start", "", "three fresh nodes until 10,000 workloads run", false, benchGroupStart},
+	{"worker-create", "", "create a worker, on an idle cluster whose loads never end", false, benchWorkerCreate},
+	{"worker-start", "", "1,000 workers created by 16 callers until all run", false, benchWorkerStart},
+	{"worker-restore", "", "restart of all three nodes: from a quorum until 1,000 workers are as they were", false, benchWorkerRestore},
+	{"worker-load", "killed", "kill -9 of process and guard that load a worker until another has", false, benchWorkerLoadKilled},
+	{"worker-load", "restart", "the same, and the killed process is started again at once", false, benchWorkerLoadRestart},
 	{"failover", "default", "kill -9 of the raft leader until an acquire succeeds", false, benchFailoverDefault},
 	{"failover", "200ms", "the same with --raft-timeout 200ms", false, benchFailoverFast},
 	{"crash", "guard", "kill -9 of a holder's process until the waiter on another node runs", false, benchCrashGuard},
@@ -138,7 +146,7 @@ func (b *bench) measure(ctx context.Context, cells []benchCell, runs int, output
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if output == "" {
-		fmt.Fprintln(table, "CELL\tPER S\tP50\tP99\tCPU\tRSS\tRUNS\tWHAT")
+		fmt.Fprintln(table, "CELL\tPER S\tP50\tP99\tCPU\tRSS\tENTRIES\tRUNS\tWHAT")
 	}
 	for _, c := range cells {
 		var rows []load.Row
@@ -160,8 +168,8 @@ func (b *bench) measure(ctx context.Context, cells []benchCell, runs int, output
 			}
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", c.id(), figure(m.PerS, "%.0f"), figure(m.P50, "%.3f ms"), figure(m.P99, "%.3f ms"),
-			figure(m.CPU, "%.2f %%"), figure(m.RSS, "%.1f MB"), m.Runs, c.what)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", c.id(), figure(m.PerS, "%.0f"), figure(m.P50, "%.3f ms"), figure(m.P99, "%.3f ms"),
+			figure(m.CPU, "%.2f %%"), figure(m.RSS, "%.1f MB"), figure(m.Entries, "%.0f"), m.Runs, c.what)
 		if m.Overlap > 0 {
 			return errors.Join(table.Flush(), fmt.Errorf("bench %s: %d overlaps: two owners at once", c.id(), m.Overlap))
 		}

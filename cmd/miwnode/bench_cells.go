@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -23,6 +24,7 @@ type benchCluster struct {
 	ended  sync.WaitGroup
 	leader int
 	dir    string
+	addrs  []string
 }
 
 // startCluster returns three ready nodes that share one view of who leads.
@@ -31,28 +33,44 @@ func (b *bench) startCluster(ctx context.Context) (*benchCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	life, stop := context.WithCancel(context.WithoutCancel(ctx))
-	c := &benchCluster{stop: stop, dir: dir}
-	addrs, err := freeAddrs(3)
+	c := &benchCluster{stop: func() {}, dir: dir}
+	if c.addrs, err = freeAddrs(3); err == nil {
+		err = c.boot(ctx)
+	}
+	if err == nil {
+		err = c.ready(ctx)
+	}
 	if err != nil {
 		return nil, errors.Join(err, c.close())
 	}
-	for i, addr := range addrs {
-		n, err := node.New(node.Config{DataDir: filepath.Join(dir, strconv.Itoa(i)), Bind: addr, Join: addrs, BootstrapExpect: 3})
+	return c, nil
+}
+
+// boot starts the nodes, again if they have ended, and doesn't wait for them.
+func (c *benchCluster) boot(ctx context.Context) error {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	c.stop, c.nodes = stop, nil
+	for i, addr := range c.addrs {
+		n, err := node.New(node.Config{DataDir: filepath.Join(c.dir, strconv.Itoa(i)), Bind: addr, Join: c.addrs, BootstrapExpect: 3})
 		if err != nil {
-			return nil, errors.Join(err, c.close())
+			return err
 		}
 		c.nodes = append(c.nodes, n)
 		c.ended.Go(func() { _ = n.Run(life) })
 	}
+	return nil
+}
+
+// ready waits until all nodes are, with their sessions.
+func (c *benchCluster) ready(ctx context.Context) error {
 	for _, n := range c.nodes {
 		select {
 		case <-n.Ready():
 		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), c.close())
+			return ctx.Err()
 		}
 		if _, err := n.Session(ctx); err != nil {
-			return nil, errors.Join(err, c.close())
+			return err
 		}
 	}
 	for i, n := range c.nodes {
@@ -60,12 +78,17 @@ func (b *bench) startCluster(ctx context.Context) (*benchCluster, error) {
 			c.leader = i
 		}
 	}
-	return c, nil
+	return nil
+}
+
+// end ends the nodes gracefully; their folders stay.
+func (c *benchCluster) end() {
+	c.stop()
+	c.ended.Wait()
 }
 
 func (c *benchCluster) close() error {
-	c.stop()
-	c.ended.Wait()
+	c.end()
 	return os.RemoveAll(c.dir)
 }
 
@@ -304,14 +327,16 @@ func benchDrain(ctx context.Context, b *bench) (load.Row, error) {
 // ever ran one key at once.
 type stamps struct {
 	mu       sync.Mutex
-	owner    map[string]string // by key
-	by       map[string]int    // runs by owner
+	owner    map[string]string    // by key
+	by       map[string]int       // runs by owner
+	ended    map[string]time.Time // the last run, by key
+	gaps     []time.Duration      // from the end of a run to the start of the next of its key
 	overlaps int
 	changed  chan struct{}
 }
 
 func newStamps() *stamps {
-	return &stamps{owner: map[string]string{}, by: map[string]int{}, changed: make(chan struct{}, 1)}
+	return &stamps{owner: map[string]string{}, by: map[string]int{}, ended: map[string]time.Time{}, changed: make(chan struct{}, 1)}
 }
 
 // begin notes a start; what it returns notes the end.
@@ -320,6 +345,9 @@ func (s *stamps) begin(key, owner string) (end func()) {
 	defer s.mu.Unlock()
 	if s.owner[key] != "" {
 		s.overlaps++
+	}
+	if ended, before := s.ended[key]; before {
+		s.gaps = append(s.gaps, time.Since(ended))
 	}
 	s.owner[key] = owner
 	s.by[owner]++
@@ -330,9 +358,16 @@ func (s *stamps) begin(key, owner string) (end func()) {
 		if s.owner[key] == owner {
 			s.owner[key] = ""
 		}
+		s.ended[key] = time.Now()
 		s.by[owner]--
 		s.poke()
 	}
+}
+
+func (s *stamps) gapsSoFar() []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.gaps)
 }
 
 func (s *stamps) poke() {

@@ -29,6 +29,7 @@ type benchProcesses struct {
 	dir   string
 	addrs []string
 	args  []string
+	env   []string // beside our own
 	procs []*benchProcess
 }
 
@@ -40,11 +41,16 @@ type benchProcess struct {
 }
 
 func (b *bench) startProcesses(ctx context.Context, args ...string) (*benchProcesses, error) {
+	return b.startProcessesWith(ctx, nil, args...)
+}
+
+// startProcessesWith adds to the environment of the nodes.
+func (b *bench) startProcessesWith(ctx context.Context, env []string, args ...string) (*benchProcesses, error) {
 	dir, err := os.MkdirTemp(b.dir, "p-")
 	if err != nil {
 		return nil, err
 	}
-	c := &benchProcesses{b: b, dir: dir, args: args}
+	c := &benchProcesses{b: b, dir: dir, args: args, env: env}
 	if c.addrs, err = freeAddrs(3); err != nil {
 		return nil, err
 	}
@@ -73,6 +79,7 @@ func (c *benchProcesses) start(ctx context.Context, i int) (*benchProcess, error
 		args = append(args, "--join", addr)
 	}
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), c.b.self, append(args, c.args...)...)
+	p.cmd.Env = append(os.Environ(), c.env...)
 	p.cmd.Stderr = os.Stderr
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
@@ -111,15 +118,19 @@ func (p *benchProcess) kill() {
 	_ = p.cmd.Wait()
 }
 
-// guards are the process's children: its guard.
+// guards are the process's children: its guard. Each thread has those that it
+// has started.
 func (p *benchProcess) guards() (pids []int) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", p.cmd.Process.Pid))
-	if err != nil {
-		return nil
-	}
-	for f := range strings.FieldsSeq(string(b)) {
-		if pid, err := strconv.Atoi(f); err == nil {
-			pids = append(pids, pid)
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.cmd.Process.Pid))
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for f := range strings.FieldsSeq(string(b)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				pids = append(pids, pid)
+			}
 		}
 	}
 	return pids
@@ -155,6 +166,21 @@ func (c *benchProcesses) leader(ctx context.Context) (int, error) {
 		}
 	}
 	return 0, errors.New("nobody leads")
+}
+
+// lead has another process lead, and waits until it does.
+func (c *benchProcesses) lead(ctx context.Context, leader, to int) error {
+	step := api.Request{Method: "POST", Path: "/v1/raft/step-down", Body: api.StepDownRequest{To: c.procs[to].status.NodeID}}
+	if _, err := c.procs[leader].client.Do(ctx, step, nil); err != nil {
+		return err
+	}
+	for leader != to {
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+		leader, _ = c.leader(ctx)
+	}
+	return nil
 }
 
 func benchFailoverDefault(ctx context.Context, b *bench) (load.Row, error) {
@@ -299,15 +325,8 @@ func (b *bench) crash(ctx context.Context, pick func(leader int) int, restart bo
 		return row, err
 	} else if pick(leader) != holder {
 		to := slices.IndexFunc([]int{0, 1, 2}, func(i int) bool { return pick(i) == holder })
-		step := api.Request{Method: "POST", Path: "/v1/raft/step-down", Body: api.StepDownRequest{To: c.procs[to].status.NodeID}}
-		if _, err := c.procs[leader].client.Do(ctx, step, nil); err != nil {
+		if err := c.lead(ctx, leader, to); err != nil {
 			return row, err
-		}
-		for leader != to {
-			if err := pause(ctx, 10*time.Millisecond); err != nil {
-				return row, err
-			}
-			leader, _ = c.leader(ctx)
 		}
 	}
 	if err := c.waiting(ctx, 2); err != nil {

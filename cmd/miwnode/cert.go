@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -65,6 +67,9 @@ them up by itself.`,
 				if f.value == "" {
 					return usage(cmd, "%s is missing", f.name)
 				}
+			}
+			if strings.ContainsFunc(id, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+				return usage(cmd, "--id is %q: it has white space or control characters", id)
 			}
 			if len(hosts) == 0 {
 				return usage(cmd, "--host is missing: name every host name and address that the node is reached by")

@@ -48,7 +48,7 @@ func TestProcess_Cluster(t *testing.T) {
 		if other == n {
 			other = nodes[1]
 		}
-		other.cli.in(t).run("drain", id(n), "--reason", "deploy", "--wait").ends(0).shows("job", "1 of 1 leases moved", "longest gap", "GAP")
+		other.cli.in(t).run("drain", id(n), "--reason", "deploy", "--wait").ends(0).shows("job", "1 of 1 leases moved", "longest gap between leases", "LEASE GAP")
 		now, next := owner()
 		if now == n || next <= token {
 			t.Errorf("held by %s with token %d, was %s with %d", id(now), next, id(n), token)

@@ -25,7 +25,7 @@ func (a *app) drainCommand() *cobra.Command {
 What it holds by its own session is meant: runners, groups, singletons. Leases of
 clients (exec, HTTP) that came in through its node are theirs and stay.`,
 		example: `  miwnode drain node-1 --reason deploy
-  miwnode drain node-1 --wait        # until all has moved; says where to and with what gap
+  miwnode drain node-1 --wait        # until all has moved; says where to, and how long nobody held it
   miwnode drain node-1 --wait=2m`,
 		watch: func() bool { return wait != "" },
 		flags: func(cmd *cobra.Command) {
@@ -53,6 +53,15 @@ clients (exec, HTTP) that came in through its node are theirs and stay.`,
 		return a.watchDrain(ctx, c, i, before)
 	}
 	cmd := a.marking(m)
+	one := cmd.Args
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 2 && wait == "forever" {
+			if _, err := time.ParseDuration(args[1]); err == nil {
+				return usage(cmd, "unexpected argument %q: write --wait=%s", args[1], args[1])
+			}
+		}
+		return one(cmd, args)
+	}
 	check := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if wait != "" && wait != "forever" {
@@ -198,13 +207,13 @@ func (a *app) drainUnfinished(ctx context.Context, err error, left map[string]ui
 }
 
 // reportDrain says where each key went, by the history: the gap is the time in
-// which the key had no owner.
+// which nobody held the lease.
 func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, d *departure, took time.Duration, stays string) error {
 	ended := d.ended
 	if len(ended) == 0 {
 		return a.empty("%s: drained, it held nothing%s.", shortID(i.InstanceID), stays)
 	}
-	t := newTable(a.stdout, "KEY", "TO", "TOKEN", "GAP")
+	t := newTable(a.stdout, "KEY", "TO", "TOKEN", "LEASE GAP")
 	moved, longest := 0, time.Duration(0)
 	for _, key := range slices.Sorted(maps.Keys(ended)) {
 		next, err := a.grantAfter(ctx, c, key, ended[key])
@@ -231,7 +240,7 @@ func (a *app) reportDrain(ctx context.Context, c *api.Client, i api.Instance, d 
 		stays = fmt.Sprintf("; WARNING: %s %s no owner now, what it covers runs nowhere (undrain it, or start another node that takes it)%s", count(lost, "lease"), verb, stays)
 	}
 	if moved > 0 {
-		stays = ", longest gap " + short(longest) + stays
+		stays = ", longest gap between leases " + short(longest) + stays
 	}
 	return a.empty("%s: %s in %s; %d of %d leases moved%s.", shortID(i.InstanceID), end, short(took), moved, len(ended), stays)
 }

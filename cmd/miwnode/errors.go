@@ -78,7 +78,7 @@ func (a *app) report(cmd *cobra.Command, err error) int {
 	}
 	for _, e := range flatten(err) {
 		line := strings.Join(strings.Fields(words(e)), " ")
-		if hint := hintOf(e); hint != "" {
+		if hint := hintOf(e); hint != "" && !(cmd.Name() == "status" && fsm.CodeOf(e) == fsm.CodeNotReady) { // it would send to itself
 			line += "; " + hint
 		}
 		fmt.Fprintf(a.stderr, "%s: %s\n", cmd.CommandPath(), line)
@@ -112,6 +112,8 @@ func flagFault(cmd *cobra.Command, err error) error {
 			must = "it must be a duration such as 10s"
 		case "int", "int64", "uint64", "uint":
 			must = "it must be a whole number"
+		case "number":
+			must = "it must be a whole number from 1"
 		case "bool":
 			must = "it must be true or false"
 		}
@@ -153,6 +155,9 @@ func hintOf(err error) string {
 			return "check --addr and that the node runs"
 		}
 		return "start a node here with miwnode start, or name one with --data-dir or --addr"
+	}
+	if strings.Contains(err.Error(), "this node ID") {
+		return "" // another process goes by the ID of the node, and what to do is said
 	}
 	switch fsm.CodeOf(err) {
 	case fsm.CodeNoQuorum:

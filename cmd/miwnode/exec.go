@@ -110,9 +110,9 @@ func (e *execution) run(ctx context.Context) error {
 }
 
 func (e *execution) unrunnable(err error) error {
-	code := exitNotFound
-	if errors.Is(err, os.ErrPermission) {
-		code = exitNotExecutable
+	code := exitNotExecutable
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+		code = exitNotFound
 	}
 	if inner := (*exec.Error)(nil); errors.As(err, &inner) {
 		err = inner.Err

@@ -154,7 +154,7 @@ func TestProcess_Group(t *testing.T) {
 		began := time.Now()
 		even(map[string]int{"n1": 6, "n3": 6}, "two have all")
 		t.Logf("all run elsewhere %v after the crash", time.Since(began).Round(time.Millisecond))
-		c.in(t).run("history", "--limit", "40").ends(0).shows("shards/s", "crashed", "GAP BEFORE")
+		c.in(t).run("history", "--limit", "40").ends(0).shows("shards/s", "crashed", "LEASE GAP")
 	})
 	n3.signal(syscall.SIGTERM)
 	n3.ends(0)
@@ -243,6 +243,17 @@ func TestExample_Python(t *testing.T) {
 	}
 	owners(map[string]int{"": 4}, "nobody is left")
 	checkSteps(t, files)
+}
+
+// It stays short enough to be read before it is run.
+func TestExample_PythonIsShort(t *testing.T) {
+	b, err := os.ReadFile("../../examples/python/member.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(b), "\n"); n > 40 {
+		t.Errorf("the example has %d lines, want at most 40", n)
+	}
 }
 
 // checkSteps wants that no step under a token comes after one under a larger

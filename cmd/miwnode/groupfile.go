@@ -138,7 +138,7 @@ func (r *groupReader) read(n *yaml.Node, g *groupFile) {
 	given := r.fields(n, "the file", map[string]func(*yaml.Node){
 		"group": func(n *yaml.Node) {
 			r.text("group", &g.name)(n)
-			if err := fsm.Check(&fsm.LeaveGroup{Group: g.name, SessionId: "s"}, fsm.Version); err != nil && n.Kind == yaml.ScalarNode {
+			if err := fsm.Check(&fsm.PutGroup{Group: g.name}, fsm.Version); err != nil && n.Kind == yaml.ScalarNode {
 				r.fault(n, "%s", refusalText(err))
 			}
 		},

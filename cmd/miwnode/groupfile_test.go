@@ -133,6 +133,7 @@ func TestGroupFile_Whole(t *testing.T) {
 		{"no workloads", []string{c.write("noworkloads.yaml", "group: g")}, []string{"workloads is missing"}},
 		{"none in the list", []string{c.write("none.list.yaml", "group: g\nworkloads: []")}, []string{"line 2", "of one at least"}},
 		{"the product's own", []string{c.write("miw.yaml", "group: miw\nworkloads: [{key: a, run: x}]")}, []string{"line 1", "miw"}},
+		{"the workers'", []string{c.write("workers.yaml", "group: workers\nworkloads: [{key: a, run: x}]")}, []string{"line 1", "must not be workers"}},
 		{"10001", []string{c.write("many.yaml", "group: g\nworkloads:\n"+many)}, []string{"10001", "at most 10000"}},
 		{"twice", []string{good, good}, []string{`names the group "g" in`, "good.yaml"}},
 	} {

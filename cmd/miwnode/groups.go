@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,16 +36,46 @@ func (a *app) groupsCommand() *cobra.Command {
 				if err := json.Unmarshal(raw, &g); err != nil {
 					return err
 				}
-				return a.showGroup(g)
+				return a.showGroup(g, page)
 			}
 			var answer api.Groups
 			if err := json.Unmarshal(raw, &answer); err != nil {
 				return err
 			}
-			return a.showGroups(answer)
+			return a.showGroups(answer, page)
 		},
 	})
 	cmd.ValidArgsFunction = a.completeGroupNames
+	cmd.AddCommand(a.deleteGroupCommand())
+	return cmd
+}
+
+func (a *app) deleteGroupCommand() *cobra.Command {
+	var req api.DeleteGroupRequest
+	cmd := &cobra.Command{
+		Use: "delete GROUP", Short: "Forget a group that has no members",
+		Long: `Forget a group, its pins and its pauses. It is refused while the group has members,
+or a workload of it is still running: end the programs that are in it first. One
+that joins later makes the group anew.`,
+		Example: "  miwnode groups delete shards",
+		Args:    nArgs(1, "GROUP"), ValidArgsFunction: a.completeGroupNames,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := a.client(cmd)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if err := checkWords(cmd, req.By, ""); err != nil {
+				return err
+			}
+			req.By = cmpOr(req.By, a.author())
+			if _, err := a.call(cmd.Context(), c, api.Request{Method: "DELETE", Path: "/v1/groups/" + api.PathEscape(args[0]), Body: req}, nil); err != nil {
+				return err
+			}
+			return a.empty("%s: deleted", args[0])
+		},
+	}
+	cmd.Flags().StringVar(&req.By, "by", "", "who asks (default: user@host)")
 	return cmd
 }
 
@@ -52,10 +83,16 @@ func atMostOne(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return usage(cmd, "unexpected argument %q", args[1])
 	}
+	if slices.Contains(args, "") {
+		return usage(cmd, "the argument is empty")
+	}
 	return nil
 }
 
-func (a *app) showGroups(answer api.Groups) error {
+func (a *app) showGroups(answer api.Groups, page paging) error {
+	if len(answer.Groups) == 0 && page.after != "" {
+		return a.nothingAfter(page)
+	}
 	if len(answer.Groups) == 0 {
 		return a.empty("No groups: no instance has declared workloads. A file of them does it: miwnode start --group shards.yaml")
 	}
@@ -88,14 +125,14 @@ func others(counts map[string]int) string {
 func plannerOf(g api.Group, called names) string {
 	switch {
 	case g.Planner != "":
-		return called.name(g.Planner)
+		return cmpOr(called.of[g.Planner], shortID(g.Planner))
 	case len(g.Members) == 0:
 		return "nobody: no members"
 	}
 	return "nobody yet"
 }
 
-func (a *app) showGroup(g api.Group) error {
+func (a *app) showGroup(g api.Group, page paging) error {
 	called := namesOf(g)
 	head := newTable(a.stdout, "group", g.Name)
 	head.row("assigner", g.Assigner)
@@ -117,7 +154,7 @@ func (a *app) showGroup(g api.Group) error {
 		return err
 	}
 	fmt.Fprintln(a.stdout)
-	return a.showWorkloads(g, called)
+	return a.showWorkloads(g, called, page)
 }
 
 func (a *app) showMembers(g api.Group, called names) error {
@@ -131,12 +168,15 @@ func (a *app) showMembers(g api.Group, called names) error {
 			capacity = fmt.Sprint(m.Capacity)
 		}
 		state, _ := instanceState(api.Instance{Draining: m.Draining, Cordoned: m.Cordoned})
-		t.row(called.name(m.InstanceID), m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt, m.InstanceID)
+		t.row(called.name(m.InstanceID), m.Workloads, m.Declares, capacity, state, m.Zone, m.JoinedAt, shortID(m.InstanceID))
 	}
 	return t.flush()
 }
 
-func (a *app) showWorkloads(g api.Group, called names) error {
+func (a *app) showWorkloads(g api.Group, called names, page paging) error {
+	if len(g.Workloads) == 0 && page.after != "" {
+		return a.nothingAfter(page)
+	}
 	if len(g.Workloads) == 0 {
 		return a.empty("No workloads: no member declares any, and none were put.")
 	}
@@ -201,5 +241,14 @@ func expiry(at time.Time, d api.Duration) string {
 	if d == 0 {
 		return ""
 	}
-	return " until " + at.Add(time.Duration(d)).UTC().Format("15:04:05")
+	return " until " + hour(at.Add(time.Duration(d)), time.Now())
+}
+
+// hour is a time of today, or of another day with its date.
+func hour(t, now time.Time) string {
+	t, now = t.UTC(), now.UTC()
+	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
+		return t.Format("15:04:05Z")
+	}
+	return t.Format("2006-01-02 15:04:05Z")
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -50,10 +53,13 @@ func TestGroups(t *testing.T) {
 	}
 	c.run("groups", "shards", "--limit", "2").ends(0).shows("more: --after b")
 	c.run("groups", "shards", "--after", "b").ends(0).shows("x/y")
+	c.run("groups", "shards", "--after", "y").ends(0).shows(`There is nothing after "y".`)
+	c.run("groups", "--after", "t").ends(0).shows(`There is nothing after "t".`)
 
 	// A workload by its full name, or by its key where one group only has it.
 	c.run("pause", "a", "--reason", "noisy", "--by", "op", "--expires-in", "1h").ends(0).shows("shards/a: paused")
 	c.run("groups", "shards").ends(0).shows("paused until", ": noisy (op)")
+	c.run("leases", "--after", "zz").ends(0).shows(`There is nothing after "zz".`)
 	c.run("resume", "shards/a").ends(0).shows("shards/a: resumed")
 	c.run("pause", "b").ends(2).complains(`"b" is in 2 groups`, "others/b", "shards/b")
 	c.run("pause", "others/b").ends(0).shows("others/b: paused")
@@ -70,10 +76,50 @@ func TestGroups(t *testing.T) {
 	c.run("__complete", "move", "--to", "").ends(0).shows(inst)
 	c.run("events", "--since", "0", "--type", "group.*", "--count", "2").ends(0).shows("group.updated", "key=shards")
 
+	c.run("groups", "delete").ends(2).complains("GROUP is missing")
+	c.run("groups", "delete", "others").ends(0).shows("others: deleted")
+	c.run("groups", "delete", "others").ends(1).complains("not found", "others")
+	c.run("groups").ends(0).shows("shards")
+
 	n.do("POST", "/v1/jobs/record", api.RecordJobRequest{Key: "nightly", Outcome: "failed", Detail: "no disk"}, nil)
 	c.run("jobs").ends(0).shows("JOB", "nightly", "failed", "a")
 	c.run("jobs", "nightly").ends(0).shows("nightly: 1 executions", "FROM", "failed", "no disk")
 	c.run("jobs", "nightly", "-o", "json").ends(0).shows(`"total":1`)
+}
+
+// A time of another day has its date.
+func TestHour(t *testing.T) {
+	now := time.Date(2026, 11, 30, 23, 30, 0, 0, time.FixedZone("", -3600)) // 00:30 of the next day
+	for in, want := range map[time.Duration]string{
+		time.Hour: "01:30:00Z", -time.Hour: "2026-11-30 23:30:00Z", 24 * time.Hour: "2026-12-02 00:30:00Z",
+	} {
+		if got := hour(now.Add(in), now); got != want {
+			t.Errorf("in %v: %q, want %q", in, got, want)
+		}
+	}
+}
+
+// What a copy without a quorum does not know may be there.
+func TestGroups_UnknownWithoutQuorum(t *testing.T) {
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/status":
+			_, _ = io.WriteString(w, `{"revision":40,"node_id":"n1","cluster_id":"blue","quorum":{"voters":3,"alive":1,"ok":false}}`)
+		case "/v1/groups/g":
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"error":{"code":"not_found","message":"there is no group g"},"revision":40}`)
+		default:
+			_, _ = io.WriteString(w, `{"revision":40}`)
+		}
+	}))
+	defer node.Close()
+	c := newCLI(t)
+	for _, args := range [][]string{{"why", "s01"}, {"pause", "s01"}, {"drain", "n2"}, {"groups", "g"}} {
+		t.Run(args[0], func(t *testing.T) {
+			c.in(t).run(append(args, "--addr", node.URL)...).ends(69).
+				complains("no quorum", "1 of 3 voters are alive", "the copy of node n1 at revision 40", "may be old", args[1], "bring back a majority")
+		})
+	}
 }
 
 func TestGroups_BadInput(t *testing.T) {

@@ -17,6 +17,9 @@ func (a *app) historyCommand() *cobra.Command {
 	var since uint64
 	return a.reading(readCommand{
 		use: "history", short: "Show who held which key when, and the gaps between, the newest last",
+		long: `Show who held which key when, the newest last. LEASE GAP is for how long the key
+belonged to nobody before the grant, "-" where no grant before is known. It is about
+leases: of a holder that expired, the work had stopped before its lease ended.`,
 		example: `  miwnode history
   miwnode history --key mailer --limit 5`,
 		path: "/v1/history",
@@ -49,17 +52,20 @@ func (a *app) historyCommand() *cobra.Command {
 			case len(answer.Entries) == 0:
 				return a.empty("No history: nothing was granted yet.")
 			}
-			t := newTable(a.stdout, "KEY", "TOKEN", "HOLDER", "NODE", "FROM", "UNTIL", "ENDED", "GAP BEFORE", "BY")
+			t := newTable(a.stdout, "KEY", "TOKEN", "HOLDER", "NODE", "FROM", "UNTIL", "ENDED", "LEASE GAP", "BY", "REASON")
 			for _, e := range answer.Entries {
-				ended := e.EndReason
-				if e.EndedAt.IsZero() {
+				ended, reason := e.EndReason, e.Reason
+				switch {
+				case e.EndedAt.IsZero():
 					ended = "holds it"
+				case ended == "slept": // a note beside the grant: for how long the holder's machine did
+					ended, reason = e.Reason, ""
 				}
 				name := e.Name
 				if name == "" {
 					name = shortID(e.InstanceID)
 				}
-				t.row(e.Key, e.Token, name, e.NodeID, e.GrantedAt, e.EndedAt, ended, time.Duration(e.Gap), e.By)
+				t.row(e.Key, e.Token, name, e.NodeID, e.GrantedAt, e.EndedAt, ended, leaseGap(e), e.By, reason)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -70,4 +76,13 @@ func (a *app) historyCommand() *cobra.Command {
 			return nil
 		},
 	})
+}
+
+// leaseGap is how long the key had belonged to nobody, "" where no grant before
+// is known.
+func leaseGap(e api.HistoryEntry) string {
+	if e.FormerToken == 0 {
+		return ""
+	}
+	return short(time.Duration(e.Gap))
 }

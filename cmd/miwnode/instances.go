@@ -21,6 +21,9 @@ func (a *app) instancesCommand() *cobra.Command {
 			if err := json.Unmarshal(raw, &answer); err != nil {
 				return err
 			}
+			if len(answer.Instances) == 0 && page.after != "" {
+				return a.nothingAfter(page)
+			}
 			if len(answer.Instances) == 0 {
 				return a.empty("No instances: no node has an open session.")
 			}

@@ -43,6 +43,8 @@ func (a *app) jobsCommand() *cobra.Command {
 			switch {
 			case key != "" && len(answer.Jobs) == 1:
 				return a.showJob(answer.Jobs[0])
+			case len(answer.Jobs) == 0 && page.after != "":
+				return a.nothingAfter(page)
 			case len(answer.Jobs) == 0 && prefix != "":
 				return a.empty("No job that begins with %q was recorded.", prefix)
 			case len(answer.Jobs) == 0:

@@ -42,18 +42,20 @@ func (a *app) leasesCommand() *cobra.Command {
 			switch {
 			case len(answer.Leases) == 0 && key != "":
 				return a.empty("%q is free.", key)
+			case len(answer.Leases) == 0 && page.after != "":
+				return a.nothingAfter(page)
 			case len(answer.Leases) == 0 && prefix != "":
 				return a.empty("No key that begins with %q is held.", prefix)
 			case len(answer.Leases) == 0:
 				return a.empty("No leases are held. Try: miwnode exec%s --key demo -- sleep 60", a.where())
 			}
-			t := newTable(a.stdout, "KEY", "TOKEN", "STATE", "HOLDER", "NODE", "SINCE", "TTL", "WAITERS", "TO")
+			t := newTable(a.stdout, "KEY", "TOKEN", "STATE", "HOLDER", "WHO", "NODE", "SINCE", "TTL", "WAITERS", "TO")
 			for _, l := range answer.Leases {
-				name, node := "", ""
+				name, who, node := "", "", ""
 				if l.Holder != nil {
-					name, node = holderName(l.Holder), l.Holder.NodeID
+					name, who, node = holderName(l.Holder), whoOf(l), l.Holder.NodeID
 				}
-				t.row(l.Key, l.Token, l.State, name, node, age(l.AcquiredAt), l.TTL, l.Waiters, shortID(l.Successor))
+				t.row(l.Key, l.Token, l.State, name, who, node, age(l.AcquiredAt), l.TTL, l.Waiters, shortID(l.Successor))
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -62,6 +64,15 @@ func (a *app) leasesCommand() *cobra.Command {
 			return nil
 		},
 	})
+}
+
+// whoOf is who in the holder's session has the lease: one of its runners or
+// handles, whoever else asked, or the group that granted it.
+func whoOf(l api.Lease) string {
+	if l.Group != "" {
+		return "group " + l.Group
+	}
+	return l.Holder.Who
 }
 
 // holderName is what a person calls a holder: its name, else its instance.

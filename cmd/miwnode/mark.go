@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +61,9 @@ func (a *app) marking(m marking) *cobra.Command {
 		Use: m.verb + " INSTANCE", Short: m.short, Long: m.long, Example: m.example, Args: nArgs(1, "INSTANCE (an instance's ID, the beginning of one, or a node's ID)"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkExpiry(cmd, expires); err != nil {
+				return err
+			}
+			if err := checkWords(cmd, req.By, req.Reason); err != nil {
 				return err
 			}
 			c, err := a.client(cmd)
@@ -117,6 +122,19 @@ func checkExpiry(cmd *cobra.Command, d time.Duration) error {
 	return nil
 }
 
+// checkWords refuses an author or a reason that no table could show.
+func checkWords(cmd *cobra.Command, by, reason string) error {
+	for _, f := range []struct{ name, text string }{{"by", by}, {"reason", reason}} {
+		switch {
+		case !utf8.ValidString(f.text):
+			return usage(cmd, "--%s is %q: it is not valid UTF-8", f.name, f.text)
+		case strings.ContainsFunc(f.text, unicode.IsControl):
+			return usage(cmd, "--%s is %q: it has a control character", f.name, f.text)
+		}
+	}
+	return nil
+}
+
 func past(verb string) string {
 	return verb + "ed"
 }
@@ -124,6 +142,9 @@ func past(verb string) string {
 // instance finds the instance that a person means: by its ID, the ID of its
 // node, or the beginning of either where only one begins so.
 func (a *app) instance(ctx context.Context, c *api.Client, name string) (api.Instance, error) {
+	if strings.TrimSpace(name) == "" { // every ID begins with nothing
+		return api.Instance{}, fsm.Errorf(fsm.CodeInvalidArgument, "an instance's name is empty; miwnode instances lists them")
+	}
 	all, err := a.allInstances(ctx, c)
 	if err != nil {
 		return api.Instance{}, err
@@ -143,7 +164,7 @@ func (a *app) instance(ctx context.Context, c *api.Client, name string) (api.Ins
 	case 1:
 		return near[0], nil
 	case 0:
-		return api.Instance{}, fsm.Errorf(fsm.CodeNotFound, "there is no instance %q; miwnode instances lists them", name)
+		return api.Instance{}, a.unknown(ctx, c, fsm.Errorf(fsm.CodeNotFound, "there is no instance %q; miwnode instances lists them", name))
 	}
 	return api.Instance{}, fsm.Errorf(fsm.CodeInvalidArgument, "%q means any of %s; write more of it", name, strings.Join(sorted(ids), ", "))
 }

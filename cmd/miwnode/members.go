@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"net/url"
 	"strconv"
 	"time"
@@ -13,24 +14,50 @@ import (
 
 // paging is the flags of a list.
 type paging struct {
-	limit int
+	limit positive
 	after string
 }
 
+// positive is a flag's whole number from 1; 0 where it was not given.
+type positive int
+
+func (p *positive) Type() string { return "number" }
+
+func (p *positive) String() string {
+	if *p == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*p))
+}
+
+func (p *positive) Set(s string) error {
+	n, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || n < 1 {
+		return errors.New("must be a whole number from 1")
+	}
+	*p = positive(n)
+	return nil
+}
+
 func (p *paging) flags(cmd *cobra.Command) {
-	cmd.Flags().IntVar(&p.limit, "limit", 0, "at most so many entries (default 1000)")
+	cmd.Flags().Var(&p.limit, "limit", "at most so many entries (default 1000)")
 	cmd.Flags().StringVar(&p.after, "after", "", "go on after this entry of an earlier answer")
 }
 
 func (p *paging) query() url.Values {
 	q := url.Values{}
 	if p.limit != 0 {
-		q.Set("limit", strconv.Itoa(p.limit))
+		q.Set("limit", p.limit.String())
 	}
 	if p.after != "" {
 		q.Set("after", p.after)
 	}
 	return q
+}
+
+// nothingAfter says that a list has nothing behind --after.
+func (a *app) nothingAfter(p paging) error {
+	return a.empty("There is nothing after %q.", p.after)
 }
 
 func (a *app) membersCommand() *cobra.Command {
@@ -44,6 +71,9 @@ func (a *app) membersCommand() *cobra.Command {
 			var answer api.Members
 			if err := json.Unmarshal(raw, &answer); err != nil {
 				return err
+			}
+			if len(answer.Members) == 0 && page.after != "" {
+				return a.nothingAfter(page)
 			}
 			if len(answer.Members) == 0 {
 				return a.empty("No members: this node has neither founded nor joined a cluster yet.")

@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
-	"net/url"
+	"fmt"
 	"strings"
 
 	"github.com/miwnode/miwnode/api"
 )
 
 // names is what people call instances: by the name that an HTTP session gave
-// itself, or the node's ID, where one member of the group only is called so.
+// itself, or the node's ID, where one member of the group only is called so. What
+// is no member any more is called by its node, and told apart by its ID.
 type names struct {
 	of   map[string]string
 	text *strings.Replacer
@@ -34,8 +35,30 @@ func namesOf(g api.Group) names {
 		}
 		pairs = append(pairs, instance, name)
 	}
+	gone := func(instance, node string) {
+		if n.of[instance] == "" && instance != "" && !strings.HasPrefix(instance, "http:") {
+			n.of[instance] = fmt.Sprintf("%s (%s)", node, shortID(instance))
+			pairs = append(pairs, instance, n.of[instance])
+		}
+	}
+	for _, p := range g.Pins {
+		gone(p.InstanceID, p.NodeID)
+	}
+	for _, w := range g.Workloads {
+		if last := w.LastOwner; last != nil {
+			gone(last.InstanceID, last.NodeID)
+		}
+	}
 	n.text = strings.NewReplacer(pairs...)
 	return n
+}
+
+// nameOf is what people call an instance that is there.
+func nameOf(i api.Instance) string {
+	if strings.HasPrefix(i.InstanceID, "http:") {
+		return cmpOr(i.Name, i.InstanceID)
+	}
+	return i.NodeID
 }
 
 // name is what the instance is called, its ID where it has no name here.
@@ -47,6 +70,6 @@ func (n names) in(sentence string) string { return n.text.Replace(sentence) }
 // namesIn asks for the names of a group's members.
 func (a *app) namesIn(ctx context.Context, c *api.Client, group string) (names, error) {
 	var g api.Group
-	_, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/groups/" + api.PathEscape(group), Query: url.Values{"limit": {"1"}}}, &g)
+	_, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/groups/" + api.PathEscape(group)}, &g)
 	return namesOf(g), err
 }

@@ -43,7 +43,7 @@ made a few at a time: those marked "later" wait for the others.`,
 			path := "/v1/groups/" + api.PathEscape(args[0]) + "/plan"
 			raw, err := a.call(cmd.Context(), c, api.Request{Method: "POST", Path: path, Body: req}, nil)
 			if err != nil {
-				return err
+				return a.unknown(cmd.Context(), c, err)
 			}
 			if a.output == "json" {
 				_, err = a.stdout.Write(raw)

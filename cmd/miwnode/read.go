@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -56,7 +57,7 @@ func (a *app) reading(r readCommand) *cobra.Command {
 			}
 			raw, err := a.call(cmd.Context(), c, api.Request{Method: "GET", Path: path, Query: query}, nil)
 			if err != nil {
-				return err
+				return a.unknown(cmd.Context(), c, err)
 			}
 			if a.output == "json" {
 				_, err = a.stdout.Write(raw)
@@ -101,6 +102,20 @@ func (a *app) revision(ctx context.Context, c *api.Client) (uint64, error) {
 		return s.Revision, fsm.Errorf(fsm.CodeNotReady, "%s", strings.TrimPrefix(s.ReadyReason, "not_ready: "))
 	}
 	return s.Revision, fsm.Errorf(fsm.CodeNoQuorum, "%d of %d voters are alive, this is the copy of node %s at revision %d", s.Quorum.Alive, s.Quorum.Voters, s.NodeID, s.Revision)
+}
+
+// unknown is the error for what the asked node does not know of. Without a quorum
+// that says little: its copy may be old.
+func (a *app) unknown(ctx context.Context, c *api.Client, err error) error {
+	refusal, is := errors.AsType[*fsm.Error](err)
+	if !is || refusal.Code != fsm.CodeNotFound {
+		return err
+	}
+	without := a.quorum(ctx, c)
+	if code := fsm.CodeOf(without); code != fsm.CodeNoQuorum && code != fsm.CodeNotReady {
+		return err
+	}
+	return fmt.Errorf("%w, which may be old: %s", without, cmpOr(refusal.Message, refusal.Error()))
 }
 
 // empty says in words that a list is empty.

@@ -30,8 +30,8 @@ the same key is never hit.`,
 			defer c.Close()
 			ctx := cmd.Context()
 			req.Key = args[0]
-			if req.Key == "" {
-				return usage(cmd, "KEY is empty")
+			if err := checkWords(cmd, req.By, req.Reason); err != nil {
+				return err
 			}
 			if req.By == "" {
 				req.By = a.author()

@@ -35,6 +35,7 @@ type setting struct {
 var startSettings = []setting{
 	{"id", text, "", "node ID (default: made at the first start and kept in the data folder)"},
 	{"data-dir", text, defaultDataDir, "data folder: identity, log, snapshots, miw.sock"},
+	{"moved", truth, "false", "the data folder was moved or restored and nothing else of it is left: for one start, to take it for the original"},
 	{"bind", text, "127.0.0.1:7400", "host:port to listen on, UDP and TCP"},
 	{"advertise", text, "", "host:port that peers are told (default: --bind's)"},
 	{"api", text, "127.0.0.1:7480", "host:port of the HTTP API; off leaves the unix socket only"},
@@ -56,6 +57,8 @@ var startSettings = []setting{
 	{"gossip-key-file", text, "", "file with the gossip key (miwnode keygen)"},
 	{"api-token-file", text, "", "file with the token that callers of the API over TCP must send"},
 	{"insecure", truth, "false", "allow addresses beyond loopback without TLS, keys and tokens"},
+	{"workers", truth, "true", "load and run workers of the catalog on this node"},
+	{"allow-private-sources", truth, "false", "let workers be fetched from URLs of private addresses, too"},
 	{"log-level", text, "info", "debug, info, warn or error"},
 	{"log-format", text, "text", "text or json"},
 	{"group", list, "", "YAML file of a group whose workloads are commands, shared out among the nodes that name it (repeatable)"},
@@ -87,7 +90,7 @@ func settingFlags(cmd *cobra.Command) {
 		use := fmt.Sprintf("%s [$%s]", s.usage, s.env())
 		switch s.kind {
 		case truth:
-			cmd.Flags().Bool(s.name, false, use)
+			cmd.Flags().Bool(s.name, s.value == "true", use)
 		case list, lines:
 			cmd.Flags().StringArray(s.name, nil, use)
 		case text:

@@ -47,7 +47,16 @@ the group share them out, each workload to one node:
     workloads:
       - key: a
         weight: 2          # optional
-        run: ["sh", "-c", "exec ./shard a"]`,
+        run: ["sh", "-c", "exec ./shard a"]
+
+sticky evens the weights out and moves as little as it can; balanced counts only the
+workloads and moves about half at each change of members; primary gives everything
+to the member that joined first. graceful lets a run that is to move finish what it
+has begun, up to --drain-timeout; immediate tells it to stop at once.
+
+Workers (miwnode worker) run on every node, save with --workers=false. By them
+whoever can call the API runs commands as the user of the node: on a machine with
+other users give an --api-token-file, or --api off.`,
 		Example: `  miwnode start
   miwnode start --singleton mailer='./mailer --queue main'
   miwnode start --group shards.yaml
@@ -91,7 +100,7 @@ the group share them out, each workload to one node:
 	return cmd
 }
 
-// runNode runs a node, its API, its singletons and its groups until a signal ends
+// runNode runs a node, its API, singletons, groups and workers until a signal ends
 // it or the node can't go on. It returns at the end of the process.
 func runNode(ctx context.Context, cfg startConfig) error {
 	q := listen(os.Interrupt, syscall.SIGTERM) // from here on no signal ends the process by default
@@ -108,7 +117,12 @@ func runNode(ctx context.Context, cfg startConfig) error {
 	if err != nil {
 		return err
 	}
-	server, err := api.NewServer(n, cfg.server)
+	crew, err := newWorkforce(n, cfg)
+	if err != nil {
+		return err
+	}
+	defer crew.close()
+	server, err := api.NewServer(n, cfg.server, crew.options()...)
 	if err != nil {
 		return err
 	}
@@ -136,6 +150,7 @@ func runNode(ctx context.Context, cfg startConfig) error {
 		})
 	}
 	wg.Go(func() { shares.run(ctx) })
+	wg.Go(func() { crew.run(ctx) })
 	err = n.Run(ctx)
 	cancel(err)
 	wg.Wait()

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,6 +131,51 @@ func TestStart_Folder(t *testing.T) {
 	c.run("start", "--data-dir", "file", "--api", "off", "--bind", "127.0.0.1:0").ends(1).complains("file")
 }
 
+// A copy of a folder is refused until it is said that it was moved, by flag,
+// environment or file.
+func TestStart_MovedFolder(t *testing.T) {
+	c := newCLI(t)
+	n := c.startNode("a", "--bind", "127.0.0.1:0")
+	n.signal(syscall.SIGTERM)
+	n.ends(0)
+	if err := os.CopyFS(c.dir+"/b", os.DirFS(n.dir)); err != nil {
+		t.Fatal(err)
+	}
+	c.run("start", "--data-dir", "b", "--api", "off", "--bind", "127.0.0.1:0").ends(1).
+		complains("data folder b: it is not the folder on which node", "its lock file was inode", "one voter twice", "start it once with --moved")
+	c.with("MIW_MOVED=perhaps").run("start", "--data-dir", "b", "--check-config").ends(2).complains(`MIW_MOVED is "perhaps": it must be true or false`)
+	if got := valueOf(c.with("MIW_MOVED=true").run("start", "--print-config").ends(0).out, "moved"); got != "true" {
+		t.Errorf("--print-config shows moved: %s", got)
+	}
+	for _, arg := range []string{"--moved", "--moved=false"} {
+		n = c.startNode("b", "--bind", "127.0.0.1:0", arg)
+		n.signal(syscall.SIGTERM)
+		n.ends(0)
+	}
+}
+
+// Garbage in the log is an error that says what to do, not a stack.
+func TestStart_DamagedLog(t *testing.T) {
+	c := newCLI(t)
+	n := c.startNode("a", "--bind", "127.0.0.1:0")
+	n.signal(syscall.SIGTERM)
+	n.ends(0)
+	file := n.dir + "/raft.db"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(b[2*4096:], strings.Repeat("garbage ", 20*512))
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := c.run("start", "--data-dir", "a", "--api", "off", "--bind", "127.0.0.1:0").ends(1).
+		complains("data folder a: raft.db: page", "this node's log is lost: remove the folder and join again as a new node")
+	if strings.Contains(r.errOut, "goroutine") {
+		t.Errorf("there is a stack:\n%s", r.errOut)
+	}
+}
+
 // The second signal ends the process at once, whatever still runs.
 func TestStart_SecondSignal(t *testing.T) {
 	c := newCLI(t)
@@ -200,10 +246,18 @@ func TestSession(t *testing.T) {
 		t.Errorf("-o json is not the answer as it came: %q", raw.out)
 	}
 	c.run("revoke", "free").ends(1).complains("not found", "free")
-	c.run("revoke", "k", "--reason", "test").ends(0).shows("revoked")
+	c.run("revoke", "k", "--reason", "test", "--by", "op").ends(0).shows("revoked")
 	e.ends(75)
 	e.says("revoked")
-	c.run("history", "--key", "k").ends(0).shows("revoked", "GAP BEFORE")
+	c.run("exec", "--key", "k", "--", "true").ends(0)
+	var rows []string // from the end of the first grant on
+	for line := range strings.Lines(c.run("history", "--key", "k").ends(0).out) {
+		cells := strings.Fields(line)
+		rows = append(rows, strings.Join(cells[len(cells)-4:], " "))
+	}
+	if len(rows) != 3 || rows[0] != "LEASE GAP BY REASON" || rows[1] != "revoked - op test" || !regexp.MustCompile(`^released [0-9.]+m?s - -$`).MatchString(rows[2]) {
+		t.Errorf("the history ends with %q", rows)
+	}
 	c.run("events", "--since", "0", "--count", "6").ends(0).shows("leader.changed", "session.opened")
 	c.run("events", "--since", "0", "--type", "lease.*", "--key", "k", "--count", "2", "-o", "json").ends(0).shows(`"type":"lease.granted"`, `"key":"k"`)
 	inst := firstCell(c.run("instances").ends(0).out)

@@ -26,6 +26,7 @@ type startConfig struct {
 	server     api.ServerConfig
 	singletons []singleton
 	groups     []groupFile
+	workers    workerConfig
 	log        *slog.Logger
 }
 
@@ -42,7 +43,7 @@ func (s settings) build(stderr io.Writer) (startConfig, error) {
 	var c startConfig
 	c.log = b.logger(stderr)
 	c.node = node.Config{
-		DataDir: b.text("data-dir"), Bind: b.text("bind"), Advertise: b.text("advertise"),
+		DataDir: b.text("data-dir"), Moved: b.truth("moved"), Bind: b.text("bind"), Advertise: b.text("advertise"),
 		Join: s["join"].values, BootstrapExpect: b.number("bootstrap-expect"), ID: b.text("id"), Voters: b.number("voters"),
 		Zone: b.text("zone"), Labels: b.labels(), Insecure: b.truth("insecure"),
 		Timing: node.Timing{
@@ -52,6 +53,9 @@ func (s settings) build(stderr io.Writer) (startConfig, error) {
 		},
 		Logger: c.log,
 	}
+	if b.text("bootstrap-expect") == "0" {
+		b.fault("bootstrap-expect", "is 0: it must be 1 or more; leave it out where --join names a cluster that is there")
+	}
 	secretsRead := b.secrets(&c.node)
 	c.server = api.ServerConfig{
 		Socket: filepath.Join(c.node.DataDir, api.SocketName), Listen: b.text("api"), TokenFile: b.text("api-token-file"),
@@ -59,6 +63,7 @@ func (s settings) build(stderr io.Writer) (startConfig, error) {
 	}
 	c.singletons = b.singletons()
 	c.groups = b.groups()
+	c.workers = workerConfig{run: b.truth("workers"), private: b.truth("allow-private-sources")}
 	judged := c.node
 	judged.Insecure = judged.Insecure || !secretsRead // that they are missing has been said
 	b.add(judged.Validate())
@@ -290,6 +295,8 @@ func checkKey(key string) error {
 	switch {
 	case key == "":
 		return errors.New("the key is empty")
+	case strings.TrimSpace(key) == "":
+		return errors.New("the key is blank")
 	case len(key) > 512:
 		return fmt.Errorf("the key has %d bytes, at most 512 are taken", len(key))
 	case !utf8.ValidString(key):

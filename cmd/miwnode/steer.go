@@ -27,7 +27,7 @@ business again: pin it to keep it there.`,
 		example: `  miwnode move shards/a --to node-2
   miwnode move a --to node-2 --reason "disk is slow"    # where one group only has an a`,
 		done: func(r workloadRef, to api.Instance) string {
-			return fmt.Sprintf("%s: goes to %s (miwnode why %s tells how far it is)", r, to.InstanceID, r)
+			return fmt.Sprintf("%s: goes to %s (miwnode why %s tells how far it is)", r, nameOf(to), r)
 		},
 	})
 }
@@ -41,7 +41,7 @@ others have it; it comes back with the instance, or the next one of the same nod
 		example: `  miwnode pin shards/a --to node-2 --reason "its cache is there"
   miwnode pin shards/a --to node-2 --expires-in 2h`,
 		done: func(r workloadRef, to api.Instance) string {
-			return fmt.Sprintf("%s: pinned to %s", r, to.InstanceID)
+			return fmt.Sprintf("%s: pinned to %s", r, nameOf(to))
 		},
 	})
 }
@@ -57,6 +57,9 @@ func (a *app) unpinCommand() *cobra.Command {
 func (a *app) pauseCommand() *cobra.Command {
 	return a.steering(steering{
 		verb: "pause", short: "Stop a workload and have nobody run it", expires: true,
+		long: `Stop a workload and have nobody of its group run it, until it is resumed. A pause
+binds the group, not the key: exec, or another client of the API, that asks for the
+lease GROUP/WORKLOAD by name is given it.`,
 		example: `  miwnode pause shards/a --reason "the database is being moved"
   miwnode pause shards/a --expires-in 30m`,
 		done: func(r workloadRef, _ api.Instance) string { return r.String() + ": paused; its run is told to stop" },
@@ -82,6 +85,9 @@ func (a *app) steering(s steering) *cobra.Command {
 				return usage(cmd, "--to is missing: name the instance, or its node")
 			}
 			if err := checkExpiry(cmd, expires); err != nil {
+				return err
+			}
+			if err := checkWords(cmd, req.By, req.Reason); err != nil {
 				return err
 			}
 			c, err := a.client(cmd)

@@ -56,7 +56,7 @@ func (a *app) showWhy(why api.Why, called names) error {
 	}
 	t := newTable(a.stdout, "MEMBER", "CAN", "BECAUSE", "INSTANCE")
 	for _, i := range why.Instances {
-		t.row(called.name(i.InstanceID), map[bool]string{true: "yes", false: "no"}[i.Can], called.in(i.Because), i.InstanceID)
+		t.row(called.name(i.InstanceID), map[bool]string{true: "yes", false: "no"}[i.Can], called.in(i.Because), shortID(i.InstanceID))
 	}
 	return t.flush()
 }

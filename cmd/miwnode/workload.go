@@ -49,7 +49,7 @@ func (a *app) workload(ctx context.Context, c *api.Client, name string) (workloa
 	case 1:
 		return found[0], nil
 	case 0:
-		return workloadRef{}, fsm.Errorf(fsm.CodeNotFound, "no group has a workload %q; miwnode groups GROUP lists those of one", name)
+		return workloadRef{}, a.unknown(ctx, c, fsm.Errorf(fsm.CodeNotFound, "no group has a workload %q; miwnode groups GROUP lists those of one", name))
 	}
 	var names []string
 	for _, r := range found {
