@@ -18,10 +18,24 @@ const (
 	CheckOverlap  = "run-overlap"         // two runs of one key never overlap
 	CheckTokens   = "token-order"         // tokens only grow
 	CheckAcks     = "acknowledged-writes" // what was acknowledged is there
-	CheckTakeOver = "take-over"           // a wanted key runs again within the bounds
+	CheckTakeOver = "take-over"           // a wanted key runs again within the widest bound
+	CheckBounds   = "take-over-bounds"    // and within that of its kind, where one fault is to blame
+	CheckHandOver = "hand-over"           // a key that is moved runs again a commit after the old run's stop
+	CheckPlan     = "group-plan"          // nothing is given to who takes nothing; loads are even at rest
 	CheckHash     = "state-hash"          // equal revision, equal state
 	CheckEvents   = "event-stream"        // no hole, no difference between readers
-	CheckLeaks    = "leaks"               // nothing is left behind
+	CheckRecords  = "exactly-once"        // executions of jobs are counted once
+	CheckDisk     = "disk-trouble"        // a node whose disk refuses a write says so and stops serving
+
+	CheckCatalogRecord = "catalog-record" // every worker is a linearizable record with an etag
+	CheckCatalogEvents = "catalog-events" // one event for each transition, all on the paths of the state machine
+	CheckLostStart     = "lost-start"     // an acknowledged start runs, or the worker says why not
+	CheckLoadedSource  = "loaded-source"  // what was loaded is the source of the record, by an attempt that counts
+
+	CheckExits    = "exits"         // no process ends by itself
+	CheckRecovery = "recovery"      // every node is ready again once all is healed
+	CheckLeave    = "bounded-leave" // a node that is told to leave is gone in time
+	CheckLeaks    = "leaks"         // nothing is left behind
 )
 
 const (
@@ -36,6 +50,9 @@ type Bounds struct {
 	Slack    time.Duration `json:"slack"`    // commits, clock rates, and what the tier's own machinery costs
 	// Wanted are the keys that every node's runners want for as long as it is up.
 	Wanted []string `json:"wanted,omitempty"`
+	// Sound are the sources of workers that load and run for as long as they are
+	// to, whatever is done to the cluster.
+	Sound []string `json:"sound,omitempty"`
 }
 
 // takeOver is the longest a wanted key may be without a run once a majority of
@@ -50,6 +67,18 @@ type Verdict struct {
 	Faults  []string `json:"faults,omitempty"`
 }
 
+// Outcome is "held", "broken", or "unseen" where there was nothing to look at,
+// which shows nothing.
+func (v Verdict) Outcome() string {
+	switch {
+	case !v.OK:
+		return "broken"
+	case v.Checked == 0:
+		return "unseen"
+	}
+	return "held"
+}
+
 func verdict(check string, checked int, faults []string) Verdict {
 	const most = 20
 	if n := len(faults); n > most {
@@ -62,8 +91,20 @@ func verdict(check string, checked int, faults []string) Verdict {
 func Check(h *History) []Verdict {
 	return []Verdict{
 		checkHistory(h), checkRegister(h), checkOverlap(h), checkTokens(h), checkAcks(h),
-		checkTakeOver(h), checkHash(h), checkEvents(h),
+		checkTakeOver(h), checkBounds(h), checkHandOver(h), checkPlan(h), checkRecords(h), checkDiskTrouble(h), checkHash(h), checkEvents(h),
+		checkCatalogRecord(h), checkCatalogEvents(h), checkLostStart(h), checkLoadedSource(h),
 	}
+}
+
+// CheckProcesses judges a history of real processes: their conduct, too. What
+// matters most comes first.
+func CheckProcesses(h *History) []Verdict {
+	first := []string{CheckTokens, CheckOverlap} // the last of them before all
+	all := append(Check(h), checkExits(h), checkRecovery(h), checkLeaves(h), checkLeaks(h))
+	slices.SortStableFunc(all, func(a, b Verdict) int {
+		return cmp.Compare(slices.Index(first, b.Check), slices.Index(first, a.Check))
+	})
+	return all
 }
 
 // FailedChecks returns the names of the checks that failed.

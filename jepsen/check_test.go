@@ -187,6 +187,7 @@ func TestHistory_JSONL(t *testing.T) {
 		Runs:    []jepsen.Run{run("a", 10, 1*s, 5*s)},
 		Events:  []jepsen.Event{event("n1", 5, "lease.granted", 10, s)},
 		Samples: []jepsen.Sample{{Node: "n1", At: s, Revision: 7, Hash: "aa"}},
+		Rests:   []jepsen.Rest{{Node: "n1", At: s, Revision: 7, Group: "g", Assigner: "sticky", Wanted: 2, Nobody: []string{"w1"}, Shares: []jepsen.Share{{Instance: "a", Has: 1}}}},
 		Windows: []jepsen.Window{{Fault: "cut", Nodes: []string{"n1"}, From: s, To: 2 * s}},
 		Notes:   []jepsen.Note{{At: s, Node: "n1", Text: "leads"}},
 	}
@@ -194,8 +195,8 @@ func TestHistory_JSONL(t *testing.T) {
 	if err := want.WriteJSONL(&buf); err != nil {
 		t.Fatal(err)
 	}
-	if n := strings.Count(buf.String(), "\n"); n != 8 {
-		t.Errorf("lines: got %d, want 8", n)
+	if n := strings.Count(buf.String(), "\n"); n != 9 {
+		t.Errorf("lines: got %d, want 9", n)
 	}
 	got, err := jepsen.ReadJSONL(&buf)
 	if err != nil {

@@ -53,14 +53,27 @@ type Cluster interface {
 // Endpoint is how a client with a session of its own talks to one node. Errors
 // carry codes of package fsm; what ends with a context is uncertain.
 type Endpoint interface {
-	// Open opens a session and tells for how long it is trusted from the sending on.
-	Open(ctx context.Context, name string, ttl time.Duration) (session string, trusted time.Duration, err error)
-	// KeepAlive renews it; held are the tokens of the leases that the answer lists as held.
-	KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error)
+	// Open opens a session, which registers an instance if asked to, and tells for
+	// how long it is trusted from the sending on.
+	Open(ctx context.Context, name string, ttl time.Duration, instance bool) (session string, trusted time.Duration, err error)
+	// KeepAlive renews it; leases are those that the answer lists.
+	KeepAlive(ctx context.Context, session string) (trusted time.Duration, leases []Kept, err error)
 	Close(ctx context.Context, session string) error
 	// Acquire doesn't wait; heldBy is the token of the holder that was in the way, if told.
 	Acquire(ctx context.Context, key, session, holder string) (token, heldBy uint64, err error)
 	Release(ctx context.Context, key string, token uint64, session string) error
 	// Read returns the token of the grant that holds key, 0 if free; linearizable.
 	Read(ctx context.Context, key string) (token uint64, err error)
+	// Join makes the session's instance a member of the group for all that it
+	// wants; LeaveGroup takes that back.
+	Join(ctx context.Context, group, session string) error
+	LeaveGroup(ctx context.Context, group, session string) error
+}
+
+// Kept is a lease as the answer to a keep-alive lists it.
+type Kept struct {
+	Key   string
+	Token uint64
+	Group string // that granted it, "" for none
+	Held  bool   // it is confirmed; else its holder is to stop and release it
 }

@@ -24,6 +24,24 @@ func only(names ...string) []jepsen.Fault {
 // took; the seed that did it must pass without the bug.
 func hunt(t *testing.T, cfg simConfig, faults []jepsen.Fault, most int, want ...string) {
 	t.Helper()
+	huntBy(t, simulate, cfg, faults, most, want...)
+}
+
+// firstOf is the first thing that a check found wrong.
+func firstOf(vs []jepsen.Verdict, check string) string {
+	for _, v := range vs {
+		if v.Check == check && len(v.Faults) > 0 {
+			return check + ": " + v.Faults[0]
+		}
+	}
+	return ""
+}
+
+// simulation runs one seed.
+type simulation func(*testing.T, simConfig, []jepsen.Fault) (*jepsen.History, []jepsen.Step, []jepsen.Verdict)
+
+func huntBy(t *testing.T, simulate simulation, cfg simConfig, faults []jepsen.Fault, most int, want ...string) {
+	t.Helper()
 	for i := range most {
 		cfg.seed = *fromFlag + int64(i)
 		h, steps, extra := simulate(t, cfg, faults)
@@ -31,7 +49,7 @@ func hunt(t *testing.T, cfg simConfig, faults []jepsen.Fault, most int, want ...
 		failed := jepsen.FailedChecks(r.Verdicts)
 		for _, w := range want {
 			if slices.Contains(failed, w) {
-				t.Logf("%s: caught by %v after %d seeds, the last of %v of cluster time: %s", cfg.defect, failed, i+1, h.Meta.Length.Round(time.Second), r.Faults()[0])
+				t.Logf("%s: caught by %v after %d seeds, the last of %v of cluster time: %s", cfg.defect, failed, i+1, h.Meta.Length.Round(time.Second), firstOf(r.Verdicts, w))
 				// The same torment without the bug must pass.
 				cfg.defect, cfg.defects = "", node.Defects{}
 				h, steps, extra := simulate(t, cfg, faults)
@@ -51,6 +69,7 @@ var longTiming = node.Timing{
 
 // TestDefect switches planted bugs on, one by one.
 func TestDefect(t *testing.T) {
+	plainOnly(t)
 	solo := []string{"solo1", "solo2", "solo3"}
 
 	t.Run("no_margin", func(t *testing.T) {
@@ -71,39 +90,57 @@ func TestDefect(t *testing.T) {
 	})
 	t.Run("expiry_without_term", func(t *testing.T) {
 		t.Parallel()
-		directed(t, "expiry without term", node.Defects{FSM: fsm.Defects{ExpiryWithoutTerm: true}}, staleExpiry)
+		directed(t, drill{name: "expiry without term", defects: node.Defects{FSM: fsm.Defects{ExpiryWithoutTerm: true}}, schedule: staleExpiry, want: jepsen.CheckOverlap})
 	})
 	t.Run("verify_leader_as_proof", func(t *testing.T) {
 		t.Parallel()
-		directed(t, "VerifyLeader as proof", node.Defects{VerifyLeaderProof: true}, frozenLeader)
+		directed(t, drill{name: "VerifyLeader as proof", defects: node.Defects{VerifyLeaderProof: true}, schedule: frozenLeader, want: jepsen.CheckOverlap})
 	})
 }
 
-// directed runs a schedule that chance would hardly ever draw, on the product as
-// it is, which must pass, and with the bug, which must be caught. Elections take
-// their own time, so the interleaving may be missed now and then.
-func directed(t *testing.T, name string, defects node.Defects, schedule func(t *testing.T, s *simCluster)) {
+// drill is a schedule that chance would hardly ever draw, and the bug that it
+// brings to light.
+type drill struct {
+	name     string
+	defects  node.Defects
+	schedule func(t *testing.T, s *simCluster)
+	want     string // the check that must notice
+	// edit, if set, changes what the cluster is like.
+	edit func(*simConfig)
+}
+
+// directed runs a drill on the product as it is, which must pass, and with the
+// bug, which must be caught. Elections take their own time, so the interleaving
+// may be missed now and then.
+func directed(t *testing.T, d drill) {
+	t.Helper()
 	const tries = 5
 	for try := range tries {
-		r := direct(t, simConfig{seed: int64(try + 1), name: name}, schedule)
+		cfg := drillConfig(int64(2*try + 2)) // even: no snapshots but where a drill wants them
+		cfg.name = d.name
+		if d.edit != nil {
+			d.edit(&cfg)
+		}
+		r := direct(t, cfg, d.schedule)
 		if failed := jepsen.FailedChecks(r.Verdicts); len(failed) > 0 {
 			_ = r.Write(reportDir(t))
-			t.Fatalf("%s: the product without the bug failed %v: %v", name, failed, r.Faults())
+			t.Fatalf("%s: the product without the bug failed %v: %v", d.name, failed, r.Faults())
 		}
-		r = direct(t, simConfig{seed: int64(try + 1), name: name, defect: name, defects: defects}, schedule)
-		if failed := jepsen.FailedChecks(r.Verdicts); slices.Contains(failed, jepsen.CheckOverlap) {
-			t.Logf("%s: caught by %v, %d runs of a directed schedule: %s", name, failed, try+1, r.Faults()[0])
+		cfg.defect, cfg.defects = d.name, d.defects
+		r = direct(t, cfg, d.schedule)
+		if failed := jepsen.FailedChecks(r.Verdicts); slices.Contains(failed, d.want) {
+			t.Logf("%s: caught by %v, %d runs of a directed schedule: %s", d.name, failed, try+1, firstOf(r.Verdicts, d.want))
 			return
 		}
 		_ = r.Write(reportDir(t))
 	}
-	t.Errorf("%s was not caught in %d runs of its directed schedule", name, tries)
+	t.Errorf("%s was not caught by %s in %d runs of its directed schedule", d.name, d.want, tries)
 }
 
 func direct(t *testing.T, cfg simConfig, schedule func(t *testing.T, s *simCluster)) *jepsen.Report {
 	h := &jepsen.History{}
 	synctest.Test(t, func(t *testing.T) {
-		s := newSim(t, withDirected(cfg))
+		s := newSim(t, cfg)
 		if s.ready(30 * time.Second) {
 			schedule(t, s)
 		} else {
@@ -114,13 +151,16 @@ func direct(t *testing.T, cfg simConfig, schedule func(t *testing.T, s *simClust
 	return &jepsen.Report{History: h, Verdicts: jepsen.Check(h)}
 }
 
-func withDirected(cfg simConfig) simConfig {
-	cfg.singletons, cfg.rates, cfg.late, cfg.restless = []string{"solo1"}, []float64{1, 1, 1}, true, -1
-	cfg.timing = node.Timing{
-		SessionTTL: 4 * time.Second, RenewInterval: 300 * time.Millisecond, Margin: 400 * time.Millisecond, StopBudget: 300 * time.Millisecond,
-		DrainTimeout: 2 * time.Second, KillTimeout: time.Second, RaftTimeout: 300 * time.Millisecond,
+// drillConfig is a quiet cluster of equal clocks, whose work always uses up its
+// stop budget.
+func drillConfig(seed int64) simConfig {
+	return simConfig{
+		seed: seed, singletons: []string{"solo1"}, rates: []float64{1, 1, 1}, late: true, restless: -1,
+		timing: node.Timing{
+			SessionTTL: 4 * time.Second, RenewInterval: 300 * time.Millisecond, Margin: 400 * time.Millisecond, StopBudget: 300 * time.Millisecond,
+			DrainTimeout: 2 * time.Second, KillTimeout: time.Second, RaftTimeout: 300 * time.Millisecond,
+		},
 	}
-	return cfg
 }
 
 // holder waits until key is held and returns the name of the node that runs it.

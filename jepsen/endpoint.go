@@ -32,14 +32,18 @@ func NewHTTPEndpoint(sock string) (*HTTPEndpoint, error) {
 }
 
 func (e *HTTPEndpoint) do(ctx context.Context, method, path string, query url.Values, body, out any) error {
-	if query == nil {
-		query = url.Values{}
+	return e.ask(ctx, api.Request{Method: method, Path: path, Query: query, Body: body}, out)
+}
+
+func (e *HTTPEndpoint) ask(ctx context.Context, req api.Request, out any) error {
+	if req.Query == nil {
+		req.Query = url.Values{}
 	}
 	if d, ok := ctx.Deadline(); ok {
 		// The node answers by itself before the caller hangs up.
-		query.Set("timeout", max(50*time.Millisecond, time.Until(d)-50*time.Millisecond).Round(time.Millisecond).String())
+		req.Query.Set("timeout", max(50*time.Millisecond, time.Until(d)-50*time.Millisecond).Round(time.Millisecond).String())
 	}
-	_, err := e.c.Do(ctx, api.Request{Method: method, Path: path, Query: query, Body: body}, out)
+	_, err := e.c.Do(ctx, req, out)
 	if u, ok := errors.AsType[*api.UnreachableError](err); ok && !u.Sent {
 		return fsm.Errorf(fsm.CodeNotReady, "%v", err) // surely not applied
 	}
@@ -47,22 +51,20 @@ func (e *HTTPEndpoint) do(ctx context.Context, method, path string, query url.Va
 }
 
 // Open implements Endpoint.
-func (e *HTTPEndpoint) Open(ctx context.Context, name string, ttl time.Duration) (string, time.Duration, error) {
+func (e *HTTPEndpoint) Open(ctx context.Context, name string, ttl time.Duration, instance bool) (string, time.Duration, error) {
 	var s api.Session
-	err := e.do(ctx, http.MethodPost, "/v1/sessions", nil, api.OpenSessionRequest{TTL: api.Duration(ttl), Name: name}, &s)
+	err := e.do(ctx, http.MethodPost, "/v1/sessions", nil, api.OpenSessionRequest{TTL: api.Duration(ttl), Name: name, Instance: instance}, &s)
 	return s.SessionID, time.Duration(s.TrustedFor), err
 }
 
 // KeepAlive implements Endpoint.
-func (e *HTTPEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error) {
+func (e *HTTPEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, leases []Kept, err error) {
 	var k api.KeptAlive
 	err = e.do(ctx, http.MethodPost, "/v1/sessions/"+session+"/keepalive", nil, nil, &k)
 	for _, l := range k.Leases {
-		if l.State == "held" {
-			held = append(held, l.Token)
-		}
+		leases = append(leases, Kept{Key: l.Key, Token: l.Token, Group: l.Group, Held: l.State == "held"})
 	}
-	return time.Duration(k.TrustedFor), held, err
+	return time.Duration(k.TrustedFor), leases, err
 }
 
 // Close implements Endpoint.
@@ -102,6 +104,75 @@ func (e *HTTPEndpoint) Read(ctx context.Context, key string) (uint64, error) {
 		}
 	}
 	return 0, nil
+}
+
+// Join implements Endpoint.
+func (e *HTTPEndpoint) Join(ctx context.Context, group, session string) error {
+	return e.do(ctx, http.MethodPost, "/v1/groups/"+group+"/join", nil, api.JoinRequest{SessionID: session}, nil)
+}
+
+// LeaveGroup implements Endpoint.
+func (e *HTTPEndpoint) LeaveGroup(ctx context.Context, group, session string) error {
+	return e.do(ctx, http.MethodPost, "/v1/groups/"+group+"/leave", nil, api.LeaveRequest{SessionID: session}, nil)
+}
+
+// Group reads a group.
+func (e *HTTPEndpoint) Group(ctx context.Context, name string) (g api.Group, err error) {
+	return g, e.do(ctx, http.MethodGet, "/v1/groups/"+name, nil, nil, &g)
+}
+
+// HTTPSteering steers a group through whichever node answers.
+type HTTPSteering struct {
+	Name string
+	Any  func() *HTTPEndpoint // a node that is up, nil if there is none
+}
+
+func (s HTTPSteering) via(call func(e *HTTPEndpoint) error) error {
+	e := s.Any()
+	if e == nil {
+		return fsm.ErrNotReady
+	}
+	return call(e)
+}
+
+// Members implements Steering.
+func (s HTTPSteering) Members() (all []GroupInstance) {
+	_ = s.via(func(e *HTTPEndpoint) error {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		g, err := e.Group(ctx, s.Name)
+		for _, m := range g.Members {
+			i := GroupInstance{ID: m.InstanceID, Draining: m.Draining, Cordoned: m.Cordoned}
+			if m.Embedded {
+				i.Node = m.NodeID
+			}
+			all = append(all, i)
+		}
+		return err
+	})
+	return all
+}
+
+// Mark implements Steering.
+func (s HTTPSteering) Mark(ctx context.Context, mark, instance string) error {
+	return s.via(func(e *HTTPEndpoint) error {
+		return e.do(ctx, http.MethodPost, "/v1/instances/"+instance+"/"+mark, nil, api.MarkRequest{By: "operator", Reason: "as the seed says"}, nil)
+	})
+}
+
+// Steer implements Steering.
+func (s HTTPSteering) Steer(ctx context.Context, verb, workload, to string) error {
+	return s.via(func(e *HTTPEndpoint) error {
+		if verb != "revoke" {
+			return e.do(ctx, http.MethodPost, "/v1/groups/"+s.Name+"/"+verb, nil, api.SteerRequest{Workload: workload, To: to, By: "operator"}, nil)
+		}
+		var l api.Leases
+		key := s.Name + "/" + workload
+		if err := e.do(ctx, http.MethodGet, "/v1/leases", url.Values{"key": {key}}, nil, &l); err != nil || len(l.Leases) == 0 {
+			return err
+		}
+		return e.do(ctx, http.MethodPost, "/v1/leases/revoke", nil, api.RevokeRequest{Key: key, Token: l.Leases[0].Token, By: "operator"}, nil)
+	})
 }
 
 // Status asks the node how it is.
@@ -153,15 +224,13 @@ func (e *HTTPEndpoint) Follow(ctx context.Context, r *Recorder, reader string) {
 						resync = true
 						continue
 					}
-					var v api.Event
-					if err := json.Unmarshal([]byte(value), &v); err != nil {
+					e, err := decodeEvent([]byte(value), reader)
+					if err != nil {
 						r.Notef(reader, "event %s can't be read: %v", id, err)
 						continue
 					}
-					r.Event(Event{
-						Revision: v.Revision, Position: v.Position, Type: v.Type, Key: v.Key, Token: v.Token,
-						Reason: v.Reason, Instance: v.InstanceID, Reader: reader, Resync: resync,
-					})
+					e.Resync = resync
+					r.Event(e)
 					last, resync = id, false
 				}
 			}
@@ -169,4 +238,35 @@ func (e *HTTPEndpoint) Follow(ctx context.Context, r *Recorder, reader string) {
 		}
 		sleep(ctx, 100*time.Millisecond)
 	}
+}
+
+func decodeEvent(raw []byte, reader string) (Event, error) {
+	var v api.Event
+	err := json.Unmarshal(raw, &v)
+	e := Event{
+		Revision: v.Revision, Position: v.Position, Type: v.Type, Key: v.Key, Token: v.Token,
+		Reason: v.Reason, Instance: v.InstanceID, Node: v.NodeID, By: v.By, Reader: reader,
+	}
+	if v.State != "" {
+		e.Worker = &WorkerSeen{Name: v.Name, State: v.State, StartRequested: v.StartRequested}
+		if v.Error != nil {
+			e.Worker.Error = v.Error.Type
+		}
+	}
+	return e, err
+}
+
+// MarkNode drains, undrains, cordons or uncordons the present instance of a node.
+// To undo what is not there is no error.
+func (e *HTTPEndpoint) MarkNode(ctx context.Context, node, mark string) error {
+	var all api.Instances
+	if err := e.do(ctx, http.MethodGet, "/v1/instances", nil, nil, &all); err != nil {
+		return err
+	}
+	for _, i := range all.Instances {
+		if i.NodeID == node && !strings.HasPrefix(i.InstanceID, "http:") {
+			return e.do(ctx, http.MethodPost, "/v1/instances/"+api.PathEscape(i.InstanceID)+"/"+mark, nil, api.MarkRequest{By: "torture", Reason: "as the seed says"}, nil)
+		}
+	}
+	return fsm.Errorf(fsm.CodeNotFound, "%s has no instance", node)
 }

@@ -16,6 +16,9 @@ func cuts(directions func(n *Nemesis, s Step, do func(from, to string))) (inject
 		func(_ context.Context, n *Nemesis, s Step) error { directions(n, s, n.mend); return nil }
 }
 
+// faultFlapping is a cut that comes and goes.
+const faultFlapping = "flapping"
+
 // AllFaults are the faults of this suite.
 func AllFaults() []Fault {
 	cut := Fault{Name: "cut", Needs: []Verb{VerbCut}, Weight: 10, Hits: hitsNode}
@@ -46,8 +49,37 @@ func AllFaults() []Fault {
 	leads := Fault{Name: "isolate-leader", Needs: []Verb{VerbCut}, Weight: 8, Hits: hitsNode, Draw: func(_ *rand.Rand, s *Step) { s.Node = leader }}
 	leads.Inject, leads.Heal = cut.Inject, cut.Heal
 
-	return []Fault{
-		cut, link, out, in, oneWay, all, leads,
+	// The others are two halves that don't see each other; the node sees both.
+	bridge := Fault{Name: "bridge", Needs: []Verb{VerbCut}, Weight: 4, Hits: func(n *Nemesis, s Step) (hit []string) {
+		n.others(s.Node, func(o string) { hit = append(hit, o) })
+		return hit
+	}}
+	bridge.Inject, bridge.Heal = cuts(func(n *Nemesis, s Step, do func(from, to string)) {
+		var others []string
+		n.others(s.Node, func(o string) { others = append(others, o) })
+		half := len(others) / 2
+		for _, a := range others[:half] {
+			for _, b := range others[half:] {
+				do(a, b)
+				do(b, a)
+			}
+		}
+	})
+	flapping := Fault{Name: faultFlapping, Needs: []Verb{VerbCut}, Weight: 5, Hits: hitsNode, Flaps: true, Draw: func(rng *rand.Rand, s *Step) {
+		s.Jump = draw(rng, 50*time.Millisecond, 1500*time.Millisecond)
+	}}
+	flapping.Inject, flapping.Heal = cut.Inject, cut.Heal
+
+	return append([]Fault{
+		cut, link, out, in, oneWay, all, leads, bridge, flapping,
+		{
+			// Each packet and each stream takes a time of its own, so that what was sent
+			// later overtakes what was sent before; within one stream nothing does.
+			Name: "jumble", Needs: []Verb{VerbShape}, Weight: 3, Hits: hitsAll,
+			Draw:   func(rng *rand.Rand, s *Step) { s.Jump = draw(rng, 10*time.Millisecond, 150*time.Millisecond) },
+			Inject: func(_ context.Context, n *Nemesis, s Step) error { n.shapeAll(0, s.Jump, 0); return nil },
+			Heal:   func(_ context.Context, n *Nemesis, _ Step) error { n.shapeAll(0, 0, 0); return nil },
+		},
 		{
 			Name: "lossy", Needs: []Verb{VerbShape}, Weight: 4, Hits: hitsAll,
 			Draw: func(rng *rand.Rand, s *Step) {
@@ -86,7 +118,7 @@ func AllFaults() []Fault {
 			},
 		},
 		{
-			Name: "restart", Needs: []Verb{VerbLeave}, Weight: 5, Hits: hitsNode,
+			Name: faultRestart, Needs: []Verb{VerbLeave}, Weight: 5, Hits: hitsNode,
 			Inject: func(ctx context.Context, n *Nemesis, s Step) error { return n.C.Leave(ctx, s.Node) },
 			Heal:   func(_ context.Context, n *Nemesis, s Step) error { return n.C.Start(s.Node, false) },
 		},
@@ -109,7 +141,7 @@ func AllFaults() []Fault {
 			Draw:   func(rng *rand.Rand, s *Step) { s.Jump = draw(rng, -time.Hour, time.Hour) },
 			Inject: func(_ context.Context, n *Nemesis, s Step) error { n.C.StepWall(s.Node, s.Jump); return nil },
 		},
-	}
+	}, insideFaults()...)
 }
 
 // ClockRate draws the rate of a node's clock: within 2.5 % of the true one, so

@@ -24,6 +24,9 @@ const (
 	KindRead    Kind = "read"    // Got: token of the grant that holds the key, 0 = free; linearizable
 	KindOpen    Kind = "open"    // a session; Who names it
 	KindClose   Kind = "close"   // a session
+	KindRecord  Kind = "record"  // of a job's execution; Got: the new total. Repeated until it was answered
+	KindRepeat  Kind = "repeat"  // of a record that was answered; Token: its total, Got: that of the repeat
+	KindTotal   Kind = "total"   // Got: a job's total; linearizable
 )
 
 // Outcome is how an operation ended.
@@ -49,6 +52,9 @@ type Op struct {
 	Outcome Outcome       `json:"outcome"`
 	Got     uint64        `json:"got,omitempty"` // token answered; of a refused acquire: the holder's, if told
 	Code    string        `json:"code,omitempty"`
+	// By names the call to the cluster, which names it in the events that follow.
+	By     string      `json:"by,omitempty"`
+	Worker *WorkerSeen `json:"worker,omitempty"` // of a call of the worker catalog
 }
 
 // Run is one execution of work under a grant.
@@ -76,6 +82,9 @@ type Event struct {
 	Token    uint64        `json:"token,omitempty"`
 	Reason   string        `json:"reason,omitempty"`
 	Instance string        `json:"instance,omitempty"`
+	Node     string        `json:"node,omitempty"` // that it is about
+	By       string        `json:"by,omitempty"`   // asked for
+	Worker   *WorkerSeen   `json:"worker,omitempty"`
 	Reader   string        `json:"reader"`
 	At       time.Duration `json:"at"` // observed
 	// Resync marks that the reader was told that it missed events before this.
@@ -97,10 +106,34 @@ type Sample struct {
 // Window is one fault from its injection to its healing.
 type Window struct {
 	Fault string        `json:"fault"`
-	Nodes []string      `json:"nodes"` // hit
+	Nodes []string      `json:"nodes"`          // hit
+	Keys  []string      `json:"keys,omitempty"` // that nobody is to run while it lasts
 	From  time.Duration `json:"from"`
 	To    time.Duration `json:"to"`
 	Text  string        `json:"text,omitempty"`
+}
+
+// Rest is a group as one node's copy showed it at a moment when nothing had been
+// done to the cluster for so long that nothing may be under way any more.
+type Rest struct {
+	Node     string        `json:"node"`
+	At       time.Duration `json:"at"`
+	Revision uint64        `json:"revision"`
+	Group    string        `json:"group"`
+	Assigner string        `json:"assigner"`
+	// Wanted counts the workloads that the group wants, Nobody names those among
+	// them that nobody has.
+	Wanted int      `json:"wanted"`
+	Nobody []string `json:"nobody,omitempty"`
+	Shares []Share  `json:"shares"` // of the members
+}
+
+// Share is what one instance has of a group.
+type Share struct {
+	Instance string `json:"instance"`
+	Has      int    `json:"has"` // workloads
+	Draining bool   `json:"draining,omitempty"`
+	Cordoned bool   `json:"cordoned,omitempty"`
 }
 
 // Note is one line of the timeline.
@@ -116,10 +149,20 @@ type History struct {
 	Meta    Meta
 	Ops     []Op
 	Runs    []Run
+	Loads   []Loading // of the worker catalog; in a simulation only
 	Events  []Event
 	Samples []Sample
+	Rests   []Rest
 	Windows []Window
 	Notes   []Note
+
+	Troubles []Trouble // of the simulation only
+
+	// Of real processes only.
+	Gauges []Gauge
+	Exits  []Exit
+	Leaves []Leave
+	Found  []Finding
 }
 
 // Meta says what was run.
@@ -131,18 +174,27 @@ type Meta struct {
 	Bounds Bounds        `json:"bounds"`
 	Length time.Duration `json:"length"`
 	Defect string        `json:"defect,omitempty"` // planted, by name
+	Setup  *Setup        `json:"setup,omitempty"`  // of real processes
 }
 
 // line is one line of the file format: exactly one field beside Type is set.
 type line struct {
-	Type   string  `json:"type"`
-	Meta   *Meta   `json:"meta,omitempty"`
-	Op     *Op     `json:"op,omitempty"`
-	Run    *Run    `json:"run,omitempty"`
-	Event  *Event  `json:"event,omitempty"`
-	Sample *Sample `json:"sample,omitempty"`
-	Window *Window `json:"window,omitempty"`
-	Note   *Note   `json:"note,omitempty"`
+	Type   string   `json:"type"`
+	Meta   *Meta    `json:"meta,omitempty"`
+	Op     *Op      `json:"op,omitempty"`
+	Run    *Run     `json:"run,omitempty"`
+	Load   *Loading `json:"load,omitempty"`
+	Event  *Event   `json:"event,omitempty"`
+	Sample *Sample  `json:"sample,omitempty"`
+	Rest   *Rest    `json:"rest,omitempty"`
+	Window *Window  `json:"window,omitempty"`
+	Note   *Note    `json:"note,omitempty"`
+	Gauge  *Gauge   `json:"gauge,omitempty"`
+	Exit   *Exit    `json:"exit,omitempty"`
+	Leave  *Leave   `json:"leave,omitempty"`
+
+	Finding *Finding `json:"finding,omitempty"`
+	Trouble *Trouble `json:"trouble,omitempty"`
 }
 
 // WriteJSONL writes the history, one JSON object per line, the meta data first.
@@ -156,17 +208,38 @@ func (h *History) WriteJSONL(w io.Writer) error {
 	for i := range h.Runs {
 		lines = append(lines, line{Type: "run", Run: &h.Runs[i]})
 	}
+	for i := range h.Loads {
+		lines = append(lines, line{Type: "load", Load: &h.Loads[i]})
+	}
 	for i := range h.Events {
 		lines = append(lines, line{Type: "event", Event: &h.Events[i]})
 	}
 	for i := range h.Samples {
 		lines = append(lines, line{Type: "sample", Sample: &h.Samples[i]})
 	}
+	for i := range h.Rests {
+		lines = append(lines, line{Type: "rest", Rest: &h.Rests[i]})
+	}
 	for i := range h.Windows {
 		lines = append(lines, line{Type: "window", Window: &h.Windows[i]})
 	}
 	for i := range h.Notes {
 		lines = append(lines, line{Type: "note", Note: &h.Notes[i]})
+	}
+	for i := range h.Gauges {
+		lines = append(lines, line{Type: "gauge", Gauge: &h.Gauges[i]})
+	}
+	for i := range h.Exits {
+		lines = append(lines, line{Type: "exit", Exit: &h.Exits[i]})
+	}
+	for i := range h.Leaves {
+		lines = append(lines, line{Type: "leave", Leave: &h.Leaves[i]})
+	}
+	for i := range h.Found {
+		lines = append(lines, line{Type: "finding", Finding: &h.Found[i]})
+	}
+	for i := range h.Troubles {
+		lines = append(lines, line{Type: "trouble", Trouble: &h.Troubles[i]})
 	}
 	for i := range lines {
 		if err := enc.Encode(&lines[i]); err != nil {
@@ -195,14 +268,28 @@ func ReadJSONL(r io.Reader) (*History, error) {
 			h.Ops = append(h.Ops, *l.Op)
 		case l.Run != nil:
 			h.Runs = append(h.Runs, *l.Run)
+		case l.Load != nil:
+			h.Loads = append(h.Loads, *l.Load)
 		case l.Event != nil:
 			h.Events = append(h.Events, *l.Event)
 		case l.Sample != nil:
 			h.Samples = append(h.Samples, *l.Sample)
+		case l.Rest != nil:
+			h.Rests = append(h.Rests, *l.Rest)
 		case l.Window != nil:
 			h.Windows = append(h.Windows, *l.Window)
 		case l.Note != nil:
 			h.Notes = append(h.Notes, *l.Note)
+		case l.Gauge != nil:
+			h.Gauges = append(h.Gauges, *l.Gauge)
+		case l.Exit != nil:
+			h.Exits = append(h.Exits, *l.Exit)
+		case l.Leave != nil:
+			h.Leaves = append(h.Leaves, *l.Leave)
+		case l.Trouble != nil:
+			h.Troubles = append(h.Troubles, *l.Trouble)
+		case l.Finding != nil:
+			h.Found = append(h.Found, *l.Finding)
 		default:
 			return nil, fmt.Errorf("read history: line %d: unknown type %q", n, l.Type)
 		}

@@ -23,6 +23,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "worker" {
 		os.Exit(jepsen.Worker(os.Args[2:]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == "dial" {
+		os.Exit(dial(os.Args[2]))
+	}
 	code := m.Run()
 	if binaryDir != "" {
 		os.RemoveAll(binaryDir)

@@ -22,6 +22,7 @@ type Step struct {
 	Other  string        `json:"other,omitempty"`
 	Amount float64       `json:"amount,omitempty"` // loss, or rate
 	Jump   time.Duration `json:"jump,omitempty"`   // of a clock, or delay
+	Doom   *Doom         `json:"doom,omitempty"`   // where the node dies
 }
 
 func (s Step) String() string {
@@ -38,6 +39,9 @@ func (s Step) String() string {
 	if s.Jump != 0 {
 		fmt.Fprintf(&b, " %v", s.Jump.Round(time.Millisecond))
 	}
+	if s.Doom != nil {
+		fmt.Fprintf(&b, " %q (%d)", s.Doom.Step, s.Doom.Nth)
+	}
 	return b.String()
 }
 
@@ -52,7 +56,11 @@ type Fault struct {
 	Hits func(n *Nemesis, s Step) []string
 	// Inject begins it, Heal ends it. Both must bear nodes that are down.
 	Inject func(ctx context.Context, n *Nemesis, s Step) error
-	Heal   func(ctx context.Context, n *Nemesis, s Step) error
+	// Late: it hits when the node comes to it, if ever, which the cluster tells.
+	Late bool
+	// Flaps: it is healed and injected anew each Jump of the step for as long as it lasts.
+	Flaps bool
+	Heal  func(ctx context.Context, n *Nemesis, s Step) error
 }
 
 // Available returns nil, or why c can't suffer the fault.
@@ -69,31 +77,40 @@ func (f *Fault) Available(c Cluster) error {
 // everything but who leads.
 func Schedule(seed int64, faults []Fault, nodes []string, length time.Duration) []Step {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0x6d6977))
+	var steps []Step
+	for at := draw(rng, 2*time.Second, 6*time.Second); at < length; at += draw(rng, 2*time.Second, 12*time.Second) {
+		steps = append(steps, newStep(rng, drawFault(rng, faults), nodes, at))
+	}
+	return steps
+}
+
+// drawFault picks one by weight.
+func drawFault(rng *rand.Rand, faults []Fault) Fault {
 	total := 0
 	for _, f := range faults {
 		total += f.Weight
 	}
-	var steps []Step
-	for at := draw(rng, 2*time.Second, 6*time.Second); at < length; at += draw(rng, 2*time.Second, 12*time.Second) {
-		pick := rng.IntN(total)
-		var f Fault
-		for _, f = range faults {
-			if pick -= f.Weight; pick < 0 {
-				break
-			}
+	pick := rng.IntN(total)
+	for _, f := range faults {
+		if pick -= f.Weight; pick < 0 {
+			return f
 		}
-		s := Step{At: at, For: draw(rng, 100*time.Millisecond, 9*time.Second), Fault: f.Name}
-		i := rng.IntN(len(nodes))
-		s.Node, s.Other = nodes[i], nodes[(i+1+rng.IntN(len(nodes)-1))%len(nodes)]
-		if rng.IntN(3) == 0 {
-			s.Node = leader
-		}
-		if f.Draw != nil {
-			f.Draw(rng, &s)
-		}
-		steps = append(steps, s)
 	}
-	return steps
+	panic("no fault has a weight")
+}
+
+// newStep draws whom a fault hits, for how long and how hard.
+func newStep(rng *rand.Rand, f Fault, nodes []string, at time.Duration) Step {
+	s := Step{At: at, For: draw(rng, 100*time.Millisecond, 9*time.Second), Fault: f.Name}
+	i := rng.IntN(len(nodes))
+	s.Node, s.Other = nodes[i], nodes[(i+1+rng.IntN(len(nodes)-1))%len(nodes)]
+	if rng.IntN(3) == 0 {
+		s.Node = leader
+	}
+	if f.Draw != nil {
+		f.Draw(rng, &s)
+	}
+	return s
 }
 
 const leader = "leader"
@@ -117,14 +134,15 @@ type Nemesis struct {
 func (n *Nemesis) Run(ctx context.Context, steps []Step) {
 	n.cuts = map[[2]string]int{}
 	type healing struct {
-		at     time.Duration
+		at     time.Duration // of the healing, or of the next change of one that flaps
+		off    bool          // it is healed for the moment
 		s      Step
 		f      *Fault
 		healed func()
 	}
 	var sick []healing
 	heal := func(h healing) {
-		if h.f.Heal != nil {
+		if h.f.Heal != nil && !h.off {
 			if err := h.f.Heal(ctx, n, h.s); err != nil {
 				n.R.Notef(h.s.Node, "heal %s: %v", h.f.Name, err)
 			}
@@ -153,10 +171,24 @@ func (n *Nemesis) Run(ctx context.Context, steps []Step) {
 		slices.SortStableFunc(sick, func(a, b healing) int { return cmp.Compare(a.at, b.at) })
 		if len(sick) > 0 && (len(steps) == 0 || sick[0].at <= steps[0].At) {
 			h := sick[0]
-			if wait(h.at) {
-				sick = sick[1:]
-				heal(h)
+			if !wait(h.at) {
+				continue
 			}
+			sick = sick[1:]
+			end := h.s.At + h.s.For
+			if h.at >= end {
+				heal(h)
+				continue
+			}
+			do := h.f.Heal
+			if h.off {
+				do = h.f.Inject
+			}
+			if err := do(ctx, n, h.s); err != nil {
+				n.R.Notef(h.s.Node, "%s: %v", h.f.Name, err)
+			}
+			h.off, h.at = !h.off, min(end, h.at+h.s.Jump)
+			sick = append(sick, h)
 			continue
 		}
 		s := steps[0]
@@ -187,11 +219,20 @@ func (n *Nemesis) Run(ctx context.Context, steps []Step) {
 		if f.Hits != nil {
 			hits = f.Hits(n, s)
 		}
-		healed := n.R.Fault(f.Name, hits, s.String())
+		healed := func() {}
+		if f.Late {
+			n.R.Notef(s.Node, "%v", s)
+		} else {
+			healed = n.R.Fault(f.Name, hits, s.String())
+		}
 		if err := f.Inject(ctx, n, s); err != nil {
 			n.R.Notef(s.Node, "inject %s: %v", f.Name, err)
 		}
-		sick = append(sick, healing{s.At + s.For, s, f, healed})
+		h := healing{at: s.At + s.For, s: s, f: f, healed: healed}
+		if f.Flaps && s.Jump > 0 {
+			h.at = min(h.at, s.At+s.Jump)
+		}
+		sick = append(sick, h)
 	}
 }
 

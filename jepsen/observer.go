@@ -20,6 +20,23 @@ import (
 // no network namespace touches. What is killed without a word ends, for the
 // judge, when it last said that it was alive: less can't be blamed on anybody.
 
+// lifeVariable is the environment variable that tells which boot of its node a
+// process belongs to, from 1.
+const lifeVariable = "MIW_TORTURE_LIFE"
+
+// ownLife names the life of the node that this command runs in: another one that
+// the same life starts under the same grant is no new owner. Not all that a node
+// starts gets its environment, but its guard does, and is above all commands. A
+// command of no node is an owner of its own.
+func ownLife() string {
+	for pid := os.Getpid(); pid > 1; pid = parentOf(pid) {
+		if life := variableOf(pid, lifeVariable); life != "" {
+			return life
+		}
+	}
+	return fmt.Sprintf("pid%d", os.Getpid())
+}
+
 // aliveEvery is how often a worker says so, and so how exact a killed one's end is.
 const aliveEvery = 5 * time.Millisecond
 
@@ -96,6 +113,13 @@ func (o *Observer) Started(ctx context.Context, key string, since time.Duration)
 	}
 }
 
+// Running counts the workers of a key that live.
+func (o *Observer) Running(key string) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.open[key]
+}
+
 func (o *Observer) listen(c net.Conn) {
 	defer func() {
 		c.Close()
@@ -113,7 +137,7 @@ func (o *Observer) listen(c net.Conn) {
 		ns, _ := strconv.ParseInt(f[1], 10, 64)
 		at := time.Duration(ns) - o.mono
 		switch f[0] {
-		case "start": // start NS KEY TOKEN NODE PID
+		case "start": // start NS KEY TOKEN NODE LIFE
 			if len(f) != 6 {
 				continue
 			}
@@ -159,7 +183,7 @@ func Worker(args []string) int {
 	say := func(what, rest string) {
 		fmt.Fprintf(c, "%s %d%s\n", what, monotonic(), rest)
 	}
-	say("start", fmt.Sprintf(" %s %s %s %d", os.Getenv("MIW_KEY"), os.Getenv("MIW_TOKEN"), args[1], os.Getpid()))
+	say("start", fmt.Sprintf(" %s %s %s %s", os.Getenv("MIW_KEY"), os.Getenv("MIW_TOKEN"), args[1], ownLife()))
 	alive := time.NewTicker(aliveEvery)
 	var stops <-chan time.Time
 	for {

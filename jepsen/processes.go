@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,10 +25,18 @@ type Settings struct {
 	DrainTimeout, KillTimeout, RaftTimeout time.Duration
 	// Singletons are the keys that every node runs a worker for.
 	Singletons []string
-	// WorkerStop is how long a worker takes to stop: a duration, or "deaf".
+	// Group are workloads that the nodes share out as the group "g", each a
+	// worker's key within it; nil: there is no group.
+	Group []string
+	// Args are more flags of start.
+	Args []string
+	// WorkerStop is how long a worker takes to stop: a duration, or "deaf"; of a
+	// key in Stops, what that says.
 	WorkerStop string
-	// Net gives every node a network namespace; nil: all on loopback.
-	Net *Namespaces
+	Stops      map[string]string
+	Net        Network
+	// Ended, if not nil, is told that a node's process has ended by itself.
+	Ended func(node string, code int)
 }
 
 // Processes is a cluster of real processes. It implements Cluster.
@@ -44,13 +51,13 @@ type Processes struct {
 }
 
 type process struct {
-	name, addr string
-	boots      int
-	cmd        *exec.Cmd // nil: down
-	exited     chan struct{}
-	stopped    bool // SIGSTOP was sent last
-	wanted     bool // not told to end
-	endpoint   *HTTPEndpoint
+	name     string
+	boots    int
+	cmd      *exec.Cmd // nil: down
+	exited   chan struct{}
+	stopped  bool // SIGSTOP was sent last
+	wanted   bool // not told to end
+	endpoint *HTTPEndpoint
 }
 
 var _ Cluster = (*Processes)(nil)
@@ -59,32 +66,19 @@ var _ Cluster = (*Processes)(nil)
 func NewProcesses(s Settings, r *Recorder, obs *Observer) (*Processes, error) {
 	p := &Processes{s: s, r: r, obs: obs, procs: map[string]*process{}}
 	for i := range s.Nodes {
-		name := fmt.Sprintf("n%d", i+1)
-		addr, err := p.address(name)
-		if err != nil {
-			return nil, err
-		}
+		name := NodeName(i)
 		e, err := NewHTTPEndpoint(filepath.Join(s.Dir, name, "miw.sock"))
 		if err != nil {
 			return nil, err
 		}
 		p.names = append(p.names, name)
-		p.procs[name] = &process{name: name, addr: addr, endpoint: e}
+		p.procs[name] = &process{name: name, endpoint: e}
 	}
 	return p, nil
 }
 
-func (p *Processes) address(name string) (string, error) {
-	if p.s.Net != nil {
-		return p.s.Net.IP(name) + ":7400", nil
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
-}
+// NodeName is the name of the i-th node of a cluster of processes, from 0.
+func NodeName(i int) string { return fmt.Sprintf("n%d", i+1) }
 
 // Nodes implements Cluster.
 func (p *Processes) Nodes() []string { return p.names }
@@ -149,15 +143,12 @@ func (p *Processes) Leader() string {
 // Can implements Cluster.
 func (p *Processes) Can(v Verb) error {
 	switch v {
-	case VerbCut, VerbAddress:
-		if p.s.Net == nil {
-			return fmt.Errorf("%s needs network namespaces", v)
-		}
-		if v == VerbAddress {
-			return errors.New("addresses of namespaces are fixed")
-		}
-	case VerbShape, VerbRate, VerbSuspend, VerbWall:
+	case VerbCut, VerbShape, VerbAddress:
+		return p.s.Net.Can(v)
+	case VerbRate, VerbSuspend, VerbWall:
 		return fmt.Errorf("%s can't be done to a real machine from here", v)
+	case VerbStep, VerbAil:
+		return errNoInsides
 	}
 	return nil
 }
@@ -172,32 +163,35 @@ func (p *Processes) Start(node string, _ bool) error {
 	}
 	pr.boots++
 	args := []string{
-		"start", "--id", node, "--data-dir", filepath.Join(p.s.Dir, node), "--bind", pr.addr, "--api", "off",
+		"start", "--data-dir", filepath.Join(p.s.Dir, node), "--id", node, "--api", "off",
 		"--bootstrap-expect", fmt.Sprint(p.s.Nodes),
 		"--session-ttl", p.s.TTL.String(), "--renew-interval", p.s.Renew.String(), "--margin", p.s.Margin.String(), "--stop-budget", p.s.StopBudget.String(),
 		"--drain-timeout", p.s.DrainTimeout.String(), "--kill-timeout", p.s.KillTimeout.String(), "--raft-timeout", p.s.RaftTimeout.String(),
 	}
+	args = append(append(args, p.s.Args...), p.s.Net.flags(node)...)
 	for _, n := range p.names {
 		if n != node {
-			args = append(args, "--join", p.procs[n].addr)
+			args = append(args, "--join", p.s.Net.address(n))
 		}
 	}
 	for _, k := range p.s.Singletons {
-		args = append(args, "--singleton", k+"="+strings.Join(append(slices.Clone(p.s.Worker), node, p.s.WorkerStop), " "))
+		args = append(args, "--singleton", k+"="+p.worker(node, k))
 	}
-	argv := append([]string{p.s.Binary}, args...)
-	if p.s.Net != nil {
-		argv = append(p.s.Net.exec(node), append(argv, "--insecure")...)
+	if p.s.Group != nil {
+		path, err := p.groupFile(node)
+		if err != nil {
+			return fmt.Errorf("start %s: %w", node, err)
+		}
+		args = append(args, "--group", path)
 	}
-	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd := p.Command(node, append([]string{p.s.Binary}, args...)...)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", lifeVariable, pr.boots))
 	log, err := os.OpenFile(filepath.Join(p.s.Dir, node+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", node, err)
 	}
 	defer log.Close()
 	cmd.Stdout, cmd.Stderr = log, log
-	// A group of its own: a ^C at the test must not reach it first.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", node, err)
 	}
@@ -206,14 +200,54 @@ func (p *Processes) Start(node string, _ bool) error {
 	go func(exited chan struct{}) {
 		err := cmd.Wait()
 		p.mu.Lock()
-		defer p.mu.Unlock()
 		if pr.cmd == cmd {
 			pr.cmd = nil
 		}
+		wanted := pr.wanted
 		p.r.Notef(node, "process %d ended: %s", cmd.Process.Pid, cmp.Or(errText(err), "exit 0"))
+		p.mu.Unlock()
 		close(exited)
+		if wanted && p.s.Ended != nil {
+			p.s.Ended(node, cmd.ProcessState.ExitCode())
+		}
 	}(pr.exited)
 	return nil
+}
+
+// Command is a command on a node's machine, marked as of this cluster. It leads a
+// process group: a ^C at the terminal must not reach it first. The settings of
+// nodes that the environment may hold are not those of these.
+func (p *Processes) Command(node string, argv ...string) *exec.Cmd {
+	argv = append(p.s.Net.exec(node), argv...)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "MIW_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, markVariable+"="+p.s.Dir+"/"+node)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	return cmd
+}
+
+// worker is the command line of a key's worker, in words of a shell.
+func (p *Processes) worker(node, key string) string {
+	words := append(slices.Clone(p.s.Worker), node, cmp.Or(p.s.Stops[key], p.s.WorkerStop))
+	for i, w := range words {
+		words[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+	}
+	return strings.Join(words, " ")
+}
+
+// groupFile writes what a node has of the group.
+func (p *Processes) groupFile(node string) (path string, err error) {
+	var b strings.Builder
+	b.WriteString("group: g\nrebalance: graceful\nworkloads:\n")
+	for _, w := range p.s.Group {
+		fmt.Fprintf(&b, "  - {key: %s, run: %q}\n", w, p.worker(node, "g/"+w))
+	}
+	path = filepath.Join(p.s.Dir, node+".yaml")
+	return path, os.WriteFile(path, []byte(b.String()), 0o644)
 }
 
 func errText(err error) string {
@@ -313,8 +347,12 @@ func (p *Processes) Mend(from, to string) {
 	}
 }
 
-// Shape, SetRate, Suspend and StepWall are not available here.
-func (p *Processes) Shape(string, string, time.Duration, time.Duration, float64) {}
+// Shape implements Cluster.
+func (p *Processes) Shape(from, to string, delay, jitter time.Duration, loss float64) {
+	if err := p.s.Net.Shape(from, to, delay, jitter, loss); err != nil {
+		p.r.Notef(from, "%v", err)
+	}
+}
 
 // SetRate is not available here.
 func (p *Processes) SetRate(string, float64) {}

@@ -17,6 +17,10 @@ type Recorder struct {
 	dead   map[string]bool     // guarded by mu; processes that can't act any more
 	paused map[string]bool     // guarded by mu; processes that can't act at present
 	closed bool                // guarded by mu
+
+	uncertain int   // guarded by mu; operations without an outcome
+	grants    int   // guarded by mu; seen by any reader
+	newest    Event // guarded by mu; that any reader has seen
 }
 
 // NewRecorder returns a recorder whose time starts now.
@@ -72,6 +76,7 @@ func (p *Pending) end(o Outcome, got uint64, code string) {
 		if p.op.Kind == KindRead {
 			return // a read without an answer says nothing
 		}
+		r.uncertain++
 	}
 	if o == Failed && p.op.Kind == KindRead {
 		return
@@ -215,6 +220,12 @@ func (r *Recorder) Event(e Event) {
 	if !r.closed {
 		e.At = r.Now()
 		r.h.Events = append(r.h.Events, e)
+		if r.newest.before(&e) < 0 {
+			r.newest = e
+			if e.Type == eventGranted {
+				r.grants++
+			}
+		}
 	}
 }
 
@@ -227,12 +238,53 @@ func (r *Recorder) Sample(node string, revision uint64, hash string) {
 	}
 }
 
+// Rest notes a group at rest.
+func (r *Recorder) Rest(s Rest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		s.At = r.Now()
+		r.h.Rests = append(r.h.Rests, s)
+	}
+}
+
+// Trouble notes that a process was refused a write; the returned function changes
+// what is known of it.
+func (r *Recorder) Trouble(t Trouble) (change func(func(t *Trouble))) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := len(r.h.Troubles)
+	t.At, t.Said, t.Ended = r.Now(), Never, Never
+	r.h.Troubles = append(r.h.Troubles, t)
+	return func(f func(t *Trouble)) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if !r.closed {
+			f(&r.h.Troubles[i])
+		}
+	}
+}
+
 // Fault notes a fault that begins; the returned function notes its end.
 func (r *Recorder) Fault(name string, nodes []string, text string) (healed func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.window(Window{Fault: name, Nodes: nodes, Text: text})
+}
+
+// Kept notes that a key is kept from everybody; the returned function notes that
+// it no longer is.
+func (r *Recorder) Kept(name, key, text string) (over func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.window(Window{Fault: name, Keys: []string{key}, Text: text})
+}
+
+// window begins a window; r.mu is held.
+func (r *Recorder) window(w Window) (over func()) {
 	i := len(r.h.Windows)
-	r.h.Windows = append(r.h.Windows, Window{Fault: name, Nodes: nodes, From: r.Now(), To: Never, Text: text})
+	w.From, w.To = r.Now(), Never
+	r.h.Windows = append(r.h.Windows, w)
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()

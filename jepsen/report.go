@@ -42,51 +42,106 @@ type Counts struct {
 	Events    int `json:"events"`
 	Faults    int `json:"faults"`
 	Samples   int `json:"samples"`
+	Moves     int `json:"moves"` // of workloads of groups
+	Rests     int `json:"rests"`
 }
 
 // Count counts what h holds.
 func Count(h *History) Counts {
-	c := Counts{Ops: len(h.Ops), Runs: len(h.Runs), Events: len(h.Events), Faults: len(h.Windows), Samples: len(h.Samples)}
+	c := Counts{Ops: len(h.Ops), Runs: len(h.Runs), Events: len(h.Events), Samples: len(h.Samples), Rests: len(h.Rests)}
 	for i := range h.Ops {
 		if h.Ops[i].Outcome == Uncertain {
 			c.Uncertain++
 		}
 	}
+	for i := range h.Windows {
+		if !h.Windows[i].frames() {
+			c.Faults++
+		}
+	}
 	for _, e := range h.log() {
-		if e.Type == eventGranted {
+		switch e.Type {
+		case eventGranted:
 			c.Grants++
+		case eventMoved:
+			c.Moves++
 		}
 	}
 	return c
 }
 
-// Write leaves report.txt, report.json and history.jsonl in dir.
+// Files of a report's folder.
+const (
+	historyFile  = "history.jsonl"
+	judgedFile   = "report.json"
+	pageFile     = "report.html"
+	timelineFile = "report.txt"
+)
+
+// Write leaves report.html, report.txt, report.json and history.jsonl in dir.
 func (r *Report) Write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	write := func(name string, fill func(io.Writer) error) error {
-		f, err := os.Create(filepath.Join(dir, name))
-		if err != nil {
-			return fmt.Errorf("write report: %w", err)
-		}
-		if err := fill(f); err != nil {
-			f.Close()
-			return fmt.Errorf("write report: %s: %w", name, err)
-		}
-		return f.Close()
-	}
-	if err := write("history.jsonl", r.History.WriteJSONL); err != nil {
+	if err := writeFile(dir, historyFile, r.History.WriteJSONL); err != nil {
 		return err
 	}
-	if err := write("report.json", func(w io.Writer) error {
+	return r.writeJudgement(dir)
+}
+
+// writeJudgement writes everything but the history.
+func (r *Report) writeJudgement(dir string) error {
+	if err := writeFile(dir, judgedFile, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		return enc.Encode(reportFile{Meta: r.History.Meta, OK: r.OK(), Replay: r.Replay, Verdicts: r.Verdicts, Schedule: r.Schedule, Counts: Count(r.History)})
 	}); err != nil {
 		return err
 	}
-	return write("report.txt", r.text)
+	if err := writeFile(dir, timelineFile, r.text); err != nil {
+		return err
+	}
+	return writeFile(dir, pageFile, r.WriteHTML)
+}
+
+func writeFile(dir, name string, fill func(io.Writer) error) error {
+	f, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := fill(f); err != nil {
+		f.Close()
+		return fmt.Errorf("write report: %s: %w", name, err)
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("write report: %s: %w", name, err)
+	}
+	return nil
+}
+
+// Recheck judges the history in a report's folder again and rewrites the rest of
+// the report.
+func Recheck(dir string) (*Report, error) {
+	f, err := os.Open(filepath.Join(dir, historyFile))
+	if err != nil {
+		return nil, fmt.Errorf("no report in %s: %w", dir, err)
+	}
+	defer f.Close()
+	h, err := ReadJSONL(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	var was reportFile // for the schedule, which is no part of the history
+	if raw, err := os.ReadFile(filepath.Join(dir, judgedFile)); err == nil {
+		if err := json.Unmarshal(raw, &was); err != nil {
+			return nil, fmt.Errorf("%s in %s: %w", judgedFile, dir, err)
+		}
+	}
+	r := &Report{History: h, Schedule: was.Schedule, Replay: was.Replay, Verdicts: Check(h)}
+	if h.Meta.Setup != nil {
+		r.Verdicts = CheckProcesses(h)
+	}
+	return r, r.writeJudgement(dir)
 }
 
 // Summary is one line.
@@ -123,7 +178,7 @@ func (r *Report) text(w io.Writer) error {
 	}
 	fmt.Fprint(w, "\nVerdicts\n")
 	for _, v := range r.Verdicts {
-		state := "ok"
+		state := v.Outcome()
 		if !v.OK {
 			state = "FAILED"
 		}

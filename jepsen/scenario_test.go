@@ -15,6 +15,7 @@ import (
 // TestScenario holds faults that users of such systems reported against the
 // whole cluster and the whole judge.
 func TestScenario(t *testing.T) {
+	plainOnly(t)
 	// A link flaps 50 times, with outages from 0.1 to 8 s: never two owners, one
 	// owner afterwards, nothing left of a dead session.
 	t.Run("B-09_flapping_link_under_load", func(t *testing.T) {
@@ -72,6 +73,7 @@ func TestScenario(t *testing.T) {
 // TestRegression holds the bugs that this suite found, each as the shortest
 // way to it.
 func TestRegression(t *testing.T) {
+	plainOnly(t)
 	// A command that was under way to the leader when its node stopped was
 	// answered "closing", which says that it was not applied, and was.
 	t.Run("command_under_way_when_its_node_leaves", func(t *testing.T) {

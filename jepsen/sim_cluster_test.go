@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -31,6 +32,10 @@ type simConfig struct {
 	singletons []string
 	// handles are the keys that every node takes by hand, too.
 	handles []string
+	// group is shared out over the nodes and others; nil: there is none.
+	group *groupConfig
+	// catalog: every node loads and runs workers; nil: there are none.
+	catalog *catalogConfig
 	// operator: somebody drains, cordons, revokes and transfers.
 	operator bool
 	// stubborn, if not 0, is one in how many runs must be ended by force.
@@ -43,6 +48,15 @@ type simConfig struct {
 	steps []jepsen.Step
 	// lasts is the shortest time that a fault lasts.
 	lasts time.Duration
+	// snapshots are taken every few entries, and few entries kept; so it is with
+	// every other seed anyway.
+	snapshots bool
+	// nodes is how many there are; 0: three.
+	nodes int
+	// dooms are where nodes die in their first start, by name.
+	dooms map[string]jepsen.Doom
+	// seams, if set, changes those of a node before each of its starts.
+	seams func(name string, s *node.Seams)
 }
 
 // simTiming is what the simulation runs on: short enough for many faults a
@@ -72,6 +86,7 @@ type simCluster struct {
 	slow  []string               // ends that took longer than they may
 
 	parked atomic.Pointer[park]
+	calm   atomic.Bool // who takes part in a group is to stay as it is
 }
 
 // park holds a node's writes to its log up.
@@ -87,8 +102,14 @@ type simNode struct {
 	rate   float64
 	offset time.Duration
 	life   *simLife // nil: down
+	last   *simLife // or the one before; nil: none yet
 	boots  int
 	paused chan struct{} // open while paused; nil: not
+
+	boot    *boot                  // the newest; guarded by simCluster.mu
+	doom    atomic.Pointer[doom]   // where it is to die
+	disk    atomic.Pointer[ailing] // in trouble; nil: it is well
+	revived atomic.Pointer[func()] // notes that it lives again after it died of a step
 }
 
 // simLife is one boot of a node.
@@ -104,7 +125,7 @@ type simLife struct {
 	leaving bool
 }
 
-var _ jepsen.Cluster = (*simCluster)(nil)
+var _ jepsen.Insides = (*simCluster)(nil)
 
 // newSim makes a cluster of three nodes and starts them. Call it in a bubble.
 func newSim(t *testing.T, cfg simConfig) *simCluster {
@@ -113,17 +134,28 @@ func newSim(t *testing.T, cfg simConfig) *simCluster {
 	}
 	s := &simCluster{t: t, cfg: cfg, nodes: map[string]*simNode{}, last: map[string]fsm.EventID{}}
 	rng := rand.New(rand.NewPCG(uint64(cfg.seed), 0x636c6f636b))
-	for i := range 3 {
+	for i := range cmp.Or(cfg.nodes, 3) {
 		name := fmt.Sprintf("n%d", i+1)
 		rate := jepsen.ClockRate(rng)
 		if cfg.rates != nil {
 			rate = cfg.rates[i]
 		}
 		s.names = append(s.names, name)
-		s.nodes[name] = &simNode{name: name, index: i, rate: rate, offset: time.Duration(rng.Int64N(int64(240 * time.Hour)))}
+		offset := time.Duration(rng.Int64N(int64(240 * time.Hour)))
+		if cfg.catalog != nil { // the wall clock has it too, and would jump with each change of leader
+			offset %= time.Second
+		}
+		s.nodes[name] = &simNode{name: name, index: i, rate: rate, offset: offset}
+	}
+	wanted, slack := cfg.singletons, 1500*time.Millisecond
+	if cfg.group != nil {
+		if cfg.group.prepares {
+			slack += time.Second // what the work itself takes to get ready
+		}
+		wanted = append(slices.Clone(wanted), cfg.group.wanted()...)
 	}
 	s.r = jepsen.NewRecorder(jepsen.Meta{Tier: "simulation", Name: cfg.name, Seed: cfg.seed, Nodes: s.names, Defect: cfg.defect, Bounds: jepsen.Bounds{
-		TTL: cfg.timing.SessionTTL, Election: 8 * cfg.timing.RaftTimeout, Slack: 1500 * time.Millisecond, Wanted: cfg.singletons,
+		TTL: cfg.timing.SessionTTL, Election: 8 * cfg.timing.RaftTimeout, Slack: slack, Wanted: wanted,
 	}})
 	s.c = nodetest.New(t, nodetest.Config{
 		Nodes: len(s.names), Seed: uint64(cfg.seed), Timing: cfg.timing, Idle: true, Log: s.logger(), Unchecked: cfg.defect != "",
@@ -131,11 +163,19 @@ func newSim(t *testing.T, cfg simConfig) *simCluster {
 		Edit:  func(i int, c *node.Config) { c.ID = s.names[i] },
 		Seams: func(i int, seams *node.Seams) {
 			seams.Defects = cfg.defects
-			seams.LogStore = func(int) error {
+			sn := s.nodes[s.names[i]]
+			sn.boot = &boot{s: s, sn: sn, proc: sn.proc()}
+			seams.Step, seams.LogStore = sn.boot.step, sn.boot.delay
+			if cfg.snapshots || cfg.seed%2 == 1 {
+				seams.SnapshotEntries = 50
+			}
+			seams.Dispatch = func() {
 				if p := s.parked.Load(); p != nil && p.node == s.names[i] {
 					<-p.until
 				}
-				return nil
+			}
+			if cfg.seams != nil {
+				cfg.seams(s.names[i], seams)
 			}
 		},
 	})
@@ -150,6 +190,9 @@ func newSim(t *testing.T, cfg simConfig) *simCluster {
 	for _, name := range s.names {
 		sn := s.nodes[name]
 		s.r.Notef(name, "clock at rate %.4f, offset %v", sn.rate, sn.offset.Round(time.Second))
+		if d, ok := cfg.dooms[name]; ok {
+			s.Doom(name, d)
+		}
 		if err := s.Start(name, false); err != nil {
 			t.Fatal(err)
 		}
@@ -192,30 +235,45 @@ func (s *simCluster) Can(jepsen.Verb) error { return nil }
 
 // Start implements jepsen.Cluster.
 func (s *simCluster) Start(name string, newAddress bool) error {
+	return s.start(name, newAddress, func() {})
+}
+
+// start starts a node that is down and calls then once it has done so. A node
+// that is leaving or about to be gone is waited for, as a supervisor does it.
+func (s *simCluster) start(name string, newAddress bool, then func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sn := s.nodes[name]
-	if l := sn.life; l != nil && l.leaving && s.ctx.Err() == nil {
-		s.wg.Go(func() { // as a supervisor does: once the process has ended
+	if s.ctx.Err() != nil {
+		return nil
+	}
+	if l := sn.last; l != nil && (sn.life == nil || l.leaving) && !l.gone() {
+		s.wg.Go(func() {
 			<-l.done
-			if err := s.Start(name, newAddress); err != nil {
+			if err := s.start(name, newAddress, then); err != nil {
 				s.r.Notef(name, "%v", err)
 			}
 		})
 		return nil
 	}
-	if sn.life != nil || s.ctx.Err() != nil {
+	defer then()
+	if sn.life != nil {
 		return nil
 	}
 	if newAddress {
 		s.c.Move(sn.index)
 	}
-	if err := s.c.TryStart(sn.index); err != nil {
+	err := s.c.TryStart(sn.index)
+	sn.boots++
+	if err != nil && (sn.boot.dead.Load() || sn.boot.ails.Load()) {
+		s.r.Notef(name, "boot %d did not come up: %v", sn.boots, err)
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
-	sn.boots++
-	l := &simLife{proc: fmt.Sprintf("%s/%d", name, sn.boots), n: s.c.Node(sn.index), done: s.c.Done(sn.index), dead: make(chan struct{})}
-	sn.life = l
+	l := &simLife{proc: sn.boot.proc, n: s.c.Node(sn.index), done: s.c.Done(sn.index), dead: make(chan struct{})}
+	sn.life, sn.last = l, l
 	s.r.Notef(name, "boot %d", sn.boots)
 	s.wg.Go(func() {
 		<-l.done
@@ -227,9 +285,28 @@ func (s *simCluster) Start(name string, newAddress bool) error {
 	if len(s.cfg.handles) > 0 {
 		s.handles(sn, l, s.cfg.handles)
 	}
+	if s.cfg.group != nil {
+		s.shares(sn, l, s.cfg.group)
+	}
+	if s.cfg.catalog != nil {
+		s.works(sn, l, s.cfg.catalog)
+	}
 	s.wg.Go(func() { s.follow(sn, l) })
 	s.wg.Go(func() { s.sampleEvery(sn, l, 2*time.Second) })
 	return nil
+}
+
+// proc names the process of the next boot.
+func (sn *simNode) proc() string { return fmt.Sprintf("%s/%d", sn.name, sn.boots+1) }
+
+// gone tells whether the life is over and its folder free.
+func (l *simLife) gone() bool {
+	select {
+	case <-l.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // ended notes that a life is over, however it ended.
@@ -430,16 +507,21 @@ func (s *simCluster) ready(d time.Duration) bool {
 	return true
 }
 
-// finish heals everything, lets the cluster come to rest, compares the copies,
-// ends the nodes gracefully and returns what was seen.
-func (s *simCluster) finish() (*jepsen.History, []jepsen.Verdict) {
+// mend takes back everything that was done to the network and the nodes.
+func (s *simCluster) mend() {
 	s.net.HealAll()
 	for _, name := range s.names {
 		s.Resume(name)
-		if err := s.Start(name, false); err != nil {
+		if err := errors.Join(s.Cure(name), s.Revive(name)); err != nil {
 			s.t.Error(err)
 		}
 	}
+}
+
+// finish heals everything, lets the cluster come to rest, compares the copies,
+// ends the nodes gracefully and returns what was seen.
+func (s *simCluster) finish() (*jepsen.History, []jepsen.Verdict) {
+	s.mend()
 	rest := s.cfg.timing.SessionTTL + 8*s.cfg.timing.RaftTimeout + 4*time.Second
 	time.Sleep(rest)
 	for range 40 { // until no entry is under way

@@ -94,25 +94,27 @@ func (e *simEndpoint) submit(ctx context.Context, op fsm.Op) (r *fsm.Result, err
 }
 
 // Open implements jepsen.Endpoint.
-func (e *simEndpoint) Open(ctx context.Context, name string, ttl time.Duration) (string, time.Duration, error) {
+func (e *simEndpoint) Open(ctx context.Context, name string, ttl time.Duration, instance bool) (string, time.Duration, error) {
 	id := fmt.Sprintf("%016x%016x", e.rng.Uint64(), e.rng.Uint64())
-	_, err := e.submit(ctx, &fsm.OpenSession{SessionId: id, TtlMs: ttl.Milliseconds(), Name: name, ViaNodeId: e.name})
+	op := &fsm.OpenSession{SessionId: id, TtlMs: ttl.Milliseconds(), Name: name, ViaNodeId: e.name}
+	if instance {
+		op.InstanceId = name
+	}
+	_, err := e.submit(ctx, op)
 	return id, ttl - max(e.s.cfg.timing.Margin, ttl/10), err
 }
 
 // KeepAlive implements jepsen.Endpoint.
-func (e *simEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, held []uint64, err error) {
+func (e *simEndpoint) KeepAlive(ctx context.Context, session string) (trusted time.Duration, leases []jepsen.Kept, err error) {
 	err = e.through(ctx, func(ctx context.Context) error {
 		a, err := e.l.n.KeepAlive(ctx, session)
 		trusted = a.TrustedFor
 		for _, l := range a.Leases {
-			if l.State == fsm.Held {
-				held = append(held, l.Token)
-			}
+			leases = append(leases, jepsen.Kept{Key: l.Key, Token: l.Token, Group: l.Group, Held: l.State == fsm.Held})
 		}
 		return err
 	})
-	return trusted, held, err
+	return trusted, leases, err
 }
 
 // Close implements jepsen.Endpoint.
@@ -146,6 +148,18 @@ func (e *simEndpoint) Read(ctx context.Context, key string) (token uint64, err e
 		return nil
 	})
 	return token, err
+}
+
+// Join implements jepsen.Endpoint.
+func (e *simEndpoint) Join(ctx context.Context, group, session string) error {
+	_, err := e.submit(ctx, &fsm.JoinGroup{Group: group, SessionId: session, All: true})
+	return err
+}
+
+// LeaveGroup implements jepsen.Endpoint.
+func (e *simEndpoint) LeaveGroup(ctx context.Context, group, session string) error {
+	_, err := e.submit(ctx, &fsm.LeaveGroup{Group: group, SessionId: session})
+	return err
 }
 
 // logger is silent unless MIW_SIM_LOG names a file to append to.

@@ -16,7 +16,7 @@ import (
 // singleton runs key's work under a Runner, as an application does. It runs in a bubble.
 func (s *simCluster) singleton(sn *simNode, l *simLife, key string) {
 	run := coord.NewRunner(l.n, key, func(ctx context.Context, lease *coord.Lease) error {
-		return s.work.Do(ctx, l.proc, sn.name, key, lease.Token(), l.dead, lease.Valid)
+		return s.work.Do(ctx, jepsen.Grant{Proc: l.proc, Node: sn.name, Key: key, Token: lease.Token(), Valid: lease.Valid, Dead: l.dead})
 	}, func(c *coord.RunnerConfig) {
 		c.Stuck.Exit = func(int) {
 			s.exit(sn, l, key)
@@ -51,29 +51,10 @@ func (s *simCluster) handles(sn *simNode, l *simLife, keys []string) {
 
 // operator drains, cordons, revokes and transfers as the seed says.
 func (s *simCluster) operator(keys []string) *jepsen.Operator {
-	any := func() *simLife {
-		for _, name := range s.names {
-			if l := s.lifeOf(name); l != nil && l.n.ReadyErr() == nil && !s.paused(name) {
-				return l
-			}
-		}
-		return nil
-	}
 	return &jepsen.Operator{
-		R: s.r, Rng: rand.New(rand.NewPCG(uint64(s.cfg.seed), 0x6f70)), Keys: keys, Nodes: s.names,
-		Submit: func(ctx context.Context, op fsm.Op) error {
-			l := any()
-			if l == nil {
-				return fsm.ErrNotReady
-			}
-			r, err := l.n.Submit(ctx, op)
-			if err != nil {
-				return err
-			}
-			return fsm.ResultErr(r)
-		},
+		R: s.r, Rng: rand.New(rand.NewPCG(uint64(s.cfg.seed), 0x6f70)), Keys: keys, Nodes: s.names, Submit: s.submit,
 		View: func() *fsm.View {
-			if l := any(); l != nil {
+			if l := s.any(); l != nil {
 				return l.n.View()
 			}
 			return nil
@@ -85,6 +66,29 @@ func (s *simCluster) operator(keys []string) *jepsen.Operator {
 			return ""
 		},
 	}
+}
+
+// any is the life of a node that answers, nil if none does.
+func (s *simCluster) any() *simLife {
+	for _, name := range s.names {
+		if l := s.lifeOf(name); l != nil && l.n.ReadyErr() == nil && !s.paused(name) {
+			return l
+		}
+	}
+	return nil
+}
+
+// submit commits an operator's command through such a node.
+func (s *simCluster) submit(ctx context.Context, op fsm.Op) error {
+	l := s.any()
+	if l == nil {
+		return fsm.ErrNotReady
+	}
+	r, err := l.n.Submit(ctx, op)
+	if err != nil {
+		return err
+	}
+	return fsm.ResultErr(r)
 }
 
 // follow reads the events of one life, going on where the node's earlier life
@@ -109,10 +113,20 @@ func (s *simCluster) follow(sn *simNode, l *simLife) {
 		}
 		if !s.r.Dead(l.proc) {
 			for e := range events {
-				s.r.Event(jepsen.Event{
+				seen := jepsen.Event{
 					Revision: e.ID.Revision, Position: e.ID.Position, Type: e.Type.String(), Key: e.Key, Token: e.Token,
 					Reason: e.EndReason.String(), Instance: e.Who.InstanceID, Reader: sn.name, Resync: resync,
-				})
+				}
+				if w := e.Worker; w != nil {
+					seen.Worker = &jepsen.WorkerSeen{Name: w.Name, State: w.State.String(), StartRequested: w.StartRequested}
+					if w.Error != nil {
+						seen.Worker.Error = w.Error.Type
+					}
+				}
+				if e.Note != nil {
+					seen.By = e.Note.By
+				}
+				s.r.Event(seen)
 				since, resync = e.ID, false
 			}
 			s.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,8 +12,11 @@ import (
 	"github.com/miwnode/miwnode/jepsen"
 )
 
-// simSeeds is how many seeds a CI run has.
-const simSeeds = 200
+// How many seeds a CI run has, without and with the race detector.
+const (
+	simSeeds = 200
+	simRaced = 12
+)
 
 // simulate runs one seed and returns what was seen, to be judged.
 func simulate(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.History, []jepsen.Step, []jepsen.Verdict) {
@@ -76,29 +78,12 @@ func stretch(steps []jepsen.Step, d time.Duration) []jepsen.Step {
 // at another address, clocks that run at different rates and jump, planned
 // restarts and changes of leader.
 func TestSim(t *testing.T) {
-	// Three raft logs are opened per life: less garbage collection pays here.
-	defer debug.SetGCPercent(debug.SetGCPercent(400))
-	seeds, from := simSeeds, *fromFlag
-	if raceEnabled {
-		seeds = 6
+	if *seedsFlag == 0 && *seedFlag == 0 && *scheduleFlag == "" && !raceEnabled {
+		t.Cleanup(func() { judgeSteps(t) })
 	}
-	if *seedsFlag > 0 {
-		seeds = *seedsFlag
-	}
-	if *seedFlag != 0 {
-		seeds, from = 1, *seedFlag
-	}
-	faults := jepsen.AllFaults()
-	for i := range seeds {
-		seed := from + int64(i)
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			h, steps, extra := simulate(t, simConfig{seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, handles: []string{"raw1", "raw2"}, operator: true, stubborn: 30}, faults)
-			t.Log(judge(t, h, steps, extra...).Summary())
-			// A promise that was never tried has not been kept.
-			if c := jepsen.Count(h); c.Grants < 20 || c.Runs < 20 || c.Faults < 5 || c.Samples < 20 {
-				t.Errorf("too little happened to judge by: %+v", c)
-			}
-		})
-	}
+	torments(t, simSeeds, simRaced, func(seed int64) torment {
+		return torment{run: simulate, faults: jepsen.AllFaults(), cfg: simConfig{
+			seed: seed, name: "random faults", singletons: []string{"solo1", "solo2", "solo3"}, handles: []string{"raw1", "raw2"}, operator: true, stubborn: 30,
+		}}
+	}, func(c jepsen.Counts) bool { return c.Grants >= 20 && c.Runs >= 20 && c.Faults >= 5 && c.Samples >= 20 })
 }

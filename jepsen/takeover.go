@@ -10,7 +10,7 @@ import (
 // checkTakeOver: once a majority of the nodes is undisturbed, a wanted key runs
 // again within an election, a TTL and a commit. A gap without a run is judged by
 // its longest calm stretch: a fault that begins or ends starts the bound anew,
-// and faults that hit a majority suspend it.
+// and faults that hit a majority, or keep the key from everybody, suspend it.
 func checkTakeOver(h *History) Verdict {
 	var faults []string
 	checked, bound := 0, h.Meta.Bounds.takeOver()
@@ -19,7 +19,7 @@ func checkTakeOver(h *History) Verdict {
 		free := time.Duration(0) // since when nothing runs
 		judge := func(until time.Duration, what string) {
 			checked++
-			if from, d := calm(free, until); d > bound {
+			if from, d := calm(key, free, until); d > bound {
 				faults = append(faults, fmt.Sprintf("%s: %s at %v, free since %v, undisturbed for %v from %v on; the bound is %v", key, what, until, free, d, from, bound))
 			}
 		}
@@ -37,21 +37,24 @@ func checkTakeOver(h *History) Verdict {
 }
 
 // calmStretch returns a function that finds the longest part of a span in which
-// no fault begins or ends and those under way hit no majority of the nodes.
-func (h *History) calmStretch() func(from, until time.Duration) (at, d time.Duration) {
+// no fault begins or ends, and those under way hit no majority of the nodes and
+// not the key.
+func (h *History) calmStretch() func(key string, from, until time.Duration) (at, d time.Duration) {
 	type edge struct {
 		at    time.Duration
-		nodes []string
+		w     *Window
 		delta int
 	}
 	var edges []edge
-	for _, w := range h.Windows {
-		edges = append(edges, edge{w.From, w.Nodes, 1}, edge{min(w.To, h.Meta.Length), w.Nodes, -1})
+	for i := range h.Windows {
+		w := &h.Windows[i]
+		edges = append(edges, edge{w.From, w, 1}, edge{min(w.To, h.Meta.Length), w, -1})
 	}
 	slices.SortStableFunc(edges, func(a, b edge) int { return cmp.Compare(a.at, b.at) })
 	minority := (len(h.Meta.Nodes) - 1) / 2
-	return func(from, until time.Duration) (at, longest time.Duration) {
+	return func(key string, from, until time.Duration) (at, longest time.Duration) {
 		faults := map[string]int{} // under way, by node
+		kept := 0                  // that keep the key from everybody
 		begin, calm := from, true
 		close := func(end time.Duration) {
 			if calm && end-begin > longest {
@@ -65,15 +68,18 @@ func (h *History) calmStretch() func(from, until time.Duration) (at, d time.Dura
 			}
 			close(max(from, e.at))
 			hit := 0
-			for _, n := range e.nodes {
+			for _, n := range e.w.Nodes {
 				faults[n] += e.delta
+			}
+			if slices.Contains(e.w.Keys, key) {
+				kept += e.delta
 			}
 			for _, n := range faults {
 				if n > 0 {
 					hit++
 				}
 			}
-			calm = hit <= minority
+			calm = hit <= minority && kept == 0
 		}
 		close(until)
 		return at, longest

@@ -26,8 +26,15 @@ type Work struct {
 	// which passes the key on.
 	Restless int
 
-	mu  sync.Mutex
+	mu  sync.Mutex // guards Restless and Stubborn too, once there are runs
 	rng *rand.Rand // guarded by mu: runs of all nodes draw
+}
+
+// Calm has later runs go on until they are told to stop.
+func (w *Work) Calm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Restless, w.Stubborn = 0, 0
 }
 
 // NewWork returns work whose behaviour follows from seed.
@@ -38,9 +45,17 @@ func NewWork(r *Recorder, seed int64, budget time.Duration) *Work {
 // errWork is how a run ends that fails.
 var errWork = errors.New("work failed, as the seed says")
 
-// Do is one run of key under token in process proc on node. dead is closed when
-// the process is; valid tells whether the lease is.
-func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dead <-chan struct{}, valid func() bool) error {
+// Grant is what a run is under.
+type Grant struct {
+	Proc, Node, Key string
+	Token           uint64
+	Valid           func() bool     // the lease is
+	Draining        <-chan struct{} // closed when the run is asked to finish; nil: it is not asked
+	Dead            <-chan struct{} // closed when the process is
+}
+
+// Do is one run.
+func (w *Work) Do(ctx context.Context, g Grant) error {
 	w.mu.Lock()
 	var (
 		how   = w.rng.IntN(100)
@@ -48,19 +63,25 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 		stops = draw(w.rng, 0, w.Budget*9/10)
 		late  = w.rng.IntN(3) == 0
 		deaf  = w.Stubborn > 0 && w.rng.IntN(w.Stubborn) == 0
+		most  = w.Restless
+		obeys = g.Draining != nil && w.rng.IntN(3) > 0
 	)
 	w.mu.Unlock()
 	if late || w.Late {
 		stops = w.Budget * 9 / 10
 	}
-	run := w.R.Start(Run{Proc: proc, Node: node, Key: key, Token: token}, valid)
+	run := w.R.Start(Run{Proc: g.Proc, Node: g.Node, Key: g.Key, Token: g.Token}, g.Valid)
 	defer run.Stop()
 
 	ends := make(<-chan time.Time)
-	if how < w.Restless {
+	if how < most {
 		t := time.NewTimer(lasts)
 		defer t.Stop()
 		ends = t.C
+	}
+	finish := g.Draining
+	if !obeys {
+		finish = nil // it goes on until it must stop
 	}
 	select {
 	case <-ends:
@@ -71,21 +92,25 @@ func (w *Work) Do(ctx context.Context, proc, node, key string, token uint64, dea
 			return errWork
 		}
 		panic(errWork)
+	case <-finish:
 	case <-ctx.Done():
-	case <-dead:
+	case <-g.Dead:
 		return context.Canceled
 	}
 	// Work that won't stop is held for ever while its lease is kept, and must be
 	// ended by force once the lease is lost.
 	if deaf && errors.Is(context.Cause(ctx), coord.ErrLost) {
-		<-dead
+		<-g.Dead
 		return context.Canceled
 	}
 	t := time.NewTimer(stops)
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-dead:
+	case <-g.Dead:
+	}
+	if ctx.Err() == nil {
+		return nil // it was asked to finish, and has
 	}
 	return context.Cause(ctx)
 }

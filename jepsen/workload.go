@@ -163,7 +163,7 @@ func (c *Client) open(ctx context.Context) *session {
 	defer cancel()
 	sent := c.R.Now()
 	p := c.stream.Call(Op{Node: node, Kind: KindOpen})
-	id, trusted, err := e.Open(dctx, who, c.Load.TTL)
+	id, trusted, err := e.Open(dctx, who, c.Load.TTL, false)
 	settle(p, err, 0, 0)
 	if err != nil {
 		return nil
@@ -192,7 +192,7 @@ func (c *Client) keepAlive(ctx context.Context, s *session) {
 		}
 		sent := c.R.Now()
 		kctx, cancel := context.WithTimeout(ctx, c.Load.Renew)
-		trusted, held, err := e.KeepAlive(kctx, s.id)
+		trusted, leases, err := e.KeepAlive(kctx, s.id)
 		cancel()
 		switch {
 		case errors.Is(err, fsm.ErrSessionExpired):
@@ -202,8 +202,10 @@ func (c *Client) keepAlive(ctx context.Context, s *session) {
 			s.mu.Lock()
 			until := sent + c.local(trusted)
 			s.until = max(s.until, until)
-			for _, token := range held {
-				s.held[token] = max(s.held[token], until)
+			for _, l := range leases {
+				if l.Held {
+					s.held[l.Token] = max(s.held[l.Token], until)
+				}
 			}
 			s.mu.Unlock()
 		}
@@ -329,22 +331,34 @@ func (c *Client) close(ctx context.Context, s *session) {
 	settle(p, e.Close(dctx, s.id), 0, 0)
 }
 
-// settle ends p as err says: done, refused, surely not applied, or uncertain.
-func settle(p *Pending, err error, got, heldBy uint64) Outcome {
-	switch code := fsm.CodeOf(err); code {
+// settled is the outcome that err tells of: done, refused, surely not applied, or
+// uncertain.
+func settled(err error) Outcome {
+	switch fsm.CodeOf(err) {
 	case fsm.CodeDone:
-		p.OK(got)
 		return OK
 	case fsm.CodeNoQuorum, fsm.CodeNotReady, fsm.CodeClosing, fsm.CodeOverloaded:
-		p.Failed(code.String())
 		return Failed
 	case fsm.CodeUncertain, fsm.CodeInternal: // a bare context error has no code
-		p.Uncertain(code.String())
 		return Uncertain
-	default:
-		p.Refused(code.String(), heldBy)
-		return Refused
 	}
+	return Refused
+}
+
+// settle ends p as err says.
+func settle(p *Pending, err error, got, heldBy uint64) Outcome {
+	code, outcome := fsm.CodeOf(err).String(), settled(err)
+	switch outcome {
+	case OK:
+		p.OK(got)
+	case Failed:
+		p.Failed(code)
+	case Uncertain:
+		p.Uncertain(code)
+	case Refused:
+		p.Refused(code, heldBy)
+	}
+	return outcome
 }
 
 // sleep waits for d and tells whether ctx still lives.
