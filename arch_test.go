@@ -3,13 +3,16 @@ package miwnode_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -58,7 +61,9 @@ var forbidden = map[string]map[string]string{
 	"coord":                 {module + "/node": "declare what you need in coord.Cluster", module + "/transport": "declare it in coord.Cluster", "github.com/hashicorp/raft": "declare it in coord.Cluster"},
 	"api":                   {"github.com/hashicorp/raft": "ask the node", "github.com/hashicorp/memberlist": "ask the node"},
 	"cmd/miwnode":           {"github.com/hashicorp/raft": "ask the node", "github.com/hashicorp/memberlist": "ask the node"},
+	"artifact":              {module + "/node": "node imports artifact", module + "/fsm": "artifacts know no workers", module + "/coord": "coord/worker imports artifact"},
 	"guard":                 {module + "/node": "the guard outlives the node", module + "/api": "the guard outlives the node"},
+	"miwtest":               {"github.com/hashicorp/raft": "ask nodetest", module + "/api": "it tests work, not calls", "go.uber.org/goleak": "its users would have to take it in"},
 	"transport/transportpb": {module + "/transport": "transport imports its wire format"},
 }
 
@@ -72,8 +77,11 @@ func TestImportDirection(t *testing.T) {
 			if imp == module+"/jepsen" && rel != "cmd/miwnode" && !strings.HasPrefix(rel, "jepsen") {
 				t.Errorf("%s imports jepsen, which only tests and the command may", rel)
 			}
-			if strings.HasSuffix(imp, "/nodetest") && rel != "jepsen" {
+			if strings.HasSuffix(imp, "/nodetest") && rel != "jepsen" && rel != "miwtest" {
 				t.Errorf("%s imports nodetest outside a test", rel)
+			}
+			if imp == module+"/miwtest" {
+				t.Errorf("%s imports miwtest outside a test", rel)
 			}
 		}
 	}
@@ -108,9 +116,9 @@ func TestEveryPackageHasOneDoc(t *testing.T) {
 
 // TestNoTestCodeInBinary: what tests need must not reach users' binaries.
 func TestNoTestCodeInBinary(t *testing.T) {
-	for _, p := range listPackages(t, "./cmd/miwnode", "./node", "./coord", "./api", "./guard") {
+	for _, p := range listPackages(t, "./cmd/miwnode", "./node", "./coord", "./api", "./guard", "./artifact") {
 		for _, d := range p.Deps {
-			if d == "go.uber.org/goleak" || strings.HasSuffix(d, "/nodetest") || strings.HasSuffix(d, "/memnet") {
+			if d == "go.uber.org/goleak" || strings.HasSuffix(d, "/nodetest") || strings.HasSuffix(d, "/memnet") || d == module+"/miwtest" {
 				t.Errorf("%s depends on %s", p.ImportPath, d)
 			}
 		}
@@ -134,7 +142,7 @@ func TestGoModHasNoReplace(t *testing.T) {
 // none, no sleeps in tests outside bubbles. A helper that only bubbles call says
 // so in a comment: "in a bubble".
 func TestBannedCalls(t *testing.T) {
-	library := []string{"fsm", "transport", "node", "coord", "guard", "api"}
+	library := []string{"fsm", "transport", "node", "coord", "guard", "api", "artifact"}
 	for _, dir := range library {
 		eachFile(t, dir, func(path string, f *ast.File) {
 			test := strings.HasSuffix(path, "_test.go") || strings.Contains(path, "nodetest")
@@ -157,9 +165,9 @@ func TestBannedCalls(t *testing.T) {
 			})
 		})
 	}
-	for _, dir := range append(library, "cmd", "jepsen") {
+	for _, dir := range append(library, "cmd", "examples", "jepsen", "miwtest") {
 		eachFile(t, dir, func(path string, f *ast.File) {
-			if !strings.HasSuffix(path, "_test.go") || importsPath(f, "testing/synctest") || saysBubble(f) {
+			if !strings.HasSuffix(path, "_test.go") || importsPath(f, "testing/synctest") || importsPath(f, module+"/miwtest") || saysBubble(f) {
 				return
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
@@ -170,6 +178,81 @@ func TestBannedCalls(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestScenariosAreTested: jepsen/README.md lists the packages that test each
+// reported fault, and those are the ones that do.
+func TestScenariosAreTested(t *testing.T) {
+	listed, later := listedScenarios(t)
+	for n := 1; n <= 107; n += 2 { // the numbers are odd on purpose
+		name := fmt.Sprintf("B-%02d", n)
+		if (len(listed[name]) > 0) == slices.Contains(later, name) {
+			t.Errorf("jepsen/README.md must have %s either in its table of scenarios or among those that are owed later", name)
+		}
+	}
+	tested := make(map[string][]string)
+	number := regexp.MustCompile(`^"(B-\d+)[^"]*"$`)
+	for _, dir := range []string{"fsm", "transport", "node", "coord", "guard", "api", "jepsen", "miwtest"} {
+		scenarios := make(map[string][]string) // by package
+		top := make(map[string]bool)
+		eachFile(t, dir, func(path string, f *ast.File) {
+			if !strings.HasSuffix(path, "_test.go") {
+				return
+			}
+			pkg := filepath.ToSlash(filepath.Dir(path))
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					top[pkg] = top[pkg] || strings.HasPrefix(n.Name.Name, "TestScenario")
+				case *ast.BasicLit:
+					if m := number.FindStringSubmatch(n.Value); m != nil && !slices.Contains(scenarios[pkg], m[1]) {
+						scenarios[pkg] = append(scenarios[pkg], m[1])
+					}
+				}
+				return true
+			})
+		})
+		for pkg, names := range scenarios {
+			if !top[pkg] {
+				t.Errorf("%s has scenarios, but no TestScenario that runs them", pkg)
+			}
+			for _, name := range names {
+				tested[name] = append(tested[name], pkg)
+			}
+		}
+	}
+	for name := range tested {
+		if _, known := listed[name]; !known {
+			listed[name] = nil
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(listed)) {
+		if slices.Sort(tested[name]); !slices.Equal(listed[name], tested[name]) {
+			t.Errorf("jepsen/README.md has %s in %v, the tests are in %v", name, listed[name], tested[name])
+		}
+	}
+}
+
+// listedScenarios reads the rows "| B-01 | coord, node |" and the line of what
+// is owed later.
+func listedScenarios(t *testing.T) (packages map[string][]string, later []string) {
+	t.Helper()
+	b, err := os.ReadFile("jepsen/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages = make(map[string][]string)
+	row := regexp.MustCompile(`^\| (B-\d+) \| ([a-z/, ]+) \|`)
+	for line := range strings.Lines(string(b)) {
+		if m := row.FindStringSubmatch(line); m != nil {
+			packages[m[1]] = strings.Split(m[2], ", ")
+			slices.Sort(packages[m[1]])
+		}
+		if strings.HasPrefix(line, "Owed later") {
+			later = regexp.MustCompile(`B-\d+`).FindAllString(line, -1)
+		}
+	}
+	return packages, later
 }
 
 func saysBubble(f *ast.File) bool {
