@@ -250,6 +250,7 @@ func (s *simCluster) start(name string, newAddress bool, then func()) error {
 	if l := sn.last; l != nil && (sn.life == nil || l.leaving) && !l.gone() {
 		s.wg.Go(func() {
 			<-l.done
+			<-l.dead // and so it is no longer the node's life
 			if err := s.start(name, newAddress, then); err != nil {
 				s.r.Notef(name, "%v", err)
 			}

@@ -198,7 +198,7 @@ func (s *simCluster) Cure(name string) error {
 	s.mu.Unlock()
 	if l != nil && stops {
 		s.wg.Go(func() { // and a supervisor starts it again
-			<-l.done
+			<-l.dead
 			if err := s.start(name, false, over); err != nil {
 				s.r.Notef(name, "%v", err)
 			}
