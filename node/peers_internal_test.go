@@ -2,6 +2,8 @@ package node
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -95,4 +97,39 @@ func TestNudge_OnlyWhenDue(t *testing.T) {
 			t.Errorf("%s: %d due, want %d", c.name, got, c.want)
 		}
 	}
+}
+
+// Ensures that heartbeats to a peer that answers are spaced out, that one that
+// has not answered is asked at once, and that nothing is held when raft is to stop.
+func TestPeers_Pace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeers("a", nil, nil)
+		p.space = 125 * time.Millisecond
+		took := func() time.Duration {
+			start := time.Now()
+			p.pace("b")
+			return time.Since(start)
+		}
+		if d := took(); d != 0 {
+			t.Errorf("the first heartbeat was held for %v", d)
+		}
+		c := &contact{answered: time.Now()}
+		p.contact["b"] = c
+		time.Sleep(50 * time.Millisecond)
+		if d := took(); d != 75*time.Millisecond {
+			t.Errorf("50 ms after an answer a heartbeat was held for %v, want 75ms", d)
+		}
+		if d := took(); d != 0 {
+			t.Errorf("125 ms after an answer a heartbeat was held for %v", d)
+		}
+		c.answered, c.failed = time.Now(), time.Now()
+		if d := took(); d != 0 {
+			t.Errorf("after a failure a heartbeat was held for %v", d)
+		}
+		c.failed = time.Time{}
+		close(p.closing)
+		if d := took(); d != 0 {
+			t.Errorf("a heartbeat was held for %v though raft is to stop", d)
+		}
+	})
 }

@@ -28,6 +28,10 @@ const (
 	raftLogCache          = 512
 	raftMaxPool           = 3
 	raftIOTimeout         = 2 * time.Second
+	// heartbeatsATimeout is how many heartbeats of an idle leader reach a follower
+	// in a heartbeat timeout. The leader gives up after three quarters of one without
+	// answers, before a follower does.
+	heartbeatsATimeout = 4
 	// raftStopLimit bounds how long raft may take to stop once its streams are closed.
 	raftStopLimit = 3 * time.Second
 	// raftRefusalLimit is how long a leader may refuse every command.
@@ -80,7 +84,7 @@ func (h *raftHost) startLocked() error {
 	logger := newRaftLogger(h.log)
 	cfg := raft.DefaultConfig()
 	cfg.LocalID = raft.ServerID(h.id)
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = h.timeout, h.timeout, h.timeout/2
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = h.timeout, h.timeout, h.timeout*3/4
 	cfg.CommitTimeout = raftCommitTimeout
 	cfg.SnapshotThreshold, cfg.SnapshotInterval, cfg.TrailingLogs = raftSnapshotThreshold, raftSnapshotInterval, raftTrailingLogs
 	if n := h.store.seams.SnapshotEntries; n > 0 {
@@ -99,6 +103,7 @@ func (h *raftHost) startLocked() error {
 	run.peers = newPeers(h.id, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: h.layer(), MaxPool: raftMaxPool, Timeout: raftIOTimeout, MaxRPCsInFlight: 1, Logger: logger,
 	}), durable)
+	run.peers.space = h.timeout / heartbeatsATimeout
 	run.peers.calls = run.peers.NetworkTransport.Consumer()
 	if h.store.seams.Step != nil {
 		run.peers.calls = watchedCalls(run.peers.calls, run.peers.closing, h.store.seams.Step)
