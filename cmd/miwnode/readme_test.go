@@ -147,7 +147,11 @@ func TestProcess_ReadmeGroup(t *testing.T) {
 		case "plan":
 			r.shows("n3 is gone", "4 workloads would move", "Nothing was changed")
 		case "drain":
-			r.shows("4 of 4 leases moved, longest gap between leases")
+			moved := "4 of 4" // n3 may plan for the group besides, which is a lease, too
+			if strings.Contains(r.out, "miw/group/shards/planner") {
+				moved = "5 of 5"
+			}
+			r.shows(moved + " leases moved, longest gap between leases")
 			even(6, "n1", "n2")
 		case "undrain":
 			even(4, "n1", "n2", "n3")
