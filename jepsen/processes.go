@@ -382,3 +382,21 @@ func (p *Processes) StopAll(ctx context.Context) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// killMarked kills every process of a cluster, whoever has become its parent, and
+// returns how many there were.
+func killMarked(dir string) int {
+	killed := map[int]struct{}{}
+	for range 40 { // what is killed may just have started something
+		left := marked(dir)
+		if len(left) == 0 {
+			break
+		}
+		for pid := range left {
+			killed[pid] = struct{}{}
+			_ = syscall.Kill(pid, syscall.SIGKILL) // gone already
+		}
+		sleep(context.Background(), 50*time.Millisecond)
+	}
+	return len(killed)
+}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -66,51 +67,43 @@ var (
 const tortureExec = "exec1"
 
 // Run torments, judges and leaves the report. When ctx ends it stops early and
-// judges what it has; when hurry ends it kills what is left and judges nothing.
-// Whatever happens, nothing of it stays on the machine but the report.
+// judges what it has; when hurry ends it kills what is left, judges nothing and
+// waits for nobody. Whatever happens, nothing of it stays on the machine but the
+// report; what runs left that were killed themselves is removed.
 func (t *Torture) Run(ctx, hurry context.Context) (rep *Report, err error) {
-	// Sockets lie in it, whose paths must be short.
-	dir, err := os.MkdirTemp("", "miwt-")
+	dir, release, err := newFolder()
 	if err != nil {
 		return nil, fmt.Errorf("torture: %w", err)
-	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return nil, fmt.Errorf("torture: %w", err)
-	}
-	const longest = 80
-	if len(dir) > longest {
-		os.RemoveAll(dir)
-		return nil, fmt.Errorf("torture: %s is too long a path for sockets: set TMPDIR to a folder with a short one", dir)
 	}
 	c := &chamber{t: t, dir: dir}
 	defer func() {
 		if cerr := c.close(); cerr != nil {
 			err = errors.Join(err, cerr)
 		}
+		release()
 	}()
-	release, err := lockFolder(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	sweepFolders(filepath.Dir(dir))
+	swept := sweep(filepath.Dir(dir))
+	t.notice(swept)
 	if err := c.open(); err != nil {
 		return nil, fmt.Errorf("torture: %w", err)
 	}
-	rushed := context.AfterFunc(hurry, c.kill)
-	defer rushed()
-	if err := c.start(ctx); err != nil {
+	t.notice(swept)
+	judged := make(chan *Report, 1)
+	failed := make(chan error, 1)
+	go func() {
+		if err := c.start(ctx); err != nil {
+			failed <- err
+			return
+		}
+		judged <- t.play(ctx, c)
+	}()
+	select {
+	case rep = <-judged:
+	case err := <-failed:
 		return nil, errors.Join(err, c.keepLogs())
-	}
-	steps := c.torment(ctx)
-	c.settle(ctx)
-	c.stopAll()
-	if hurry.Err() != nil {
+	case <-hurry.Done(): // what it does finds no cluster any more
 		return nil, context.Cause(hurry)
 	}
-	t.say("judging")
-	h := c.r.Finish()
-	rep = &Report{History: h, Schedule: steps, Verdicts: CheckProcesses(h), Replay: Replay(h.Meta)}
 	if err := rep.Write(t.Report); err != nil {
 		return nil, err
 	}
@@ -121,6 +114,90 @@ func (t *Torture) Run(ctx, hurry context.Context) (rep *Report, err error) {
 		return rep, c.keepFolders()
 	}
 	return rep, nil
+}
+
+// play torments a cluster that has started, ends it and judges.
+func (t *Torture) play(ctx context.Context, c *chamber) *Report {
+	steps := c.torment(ctx)
+	c.settle(ctx)
+	c.stopAll()
+	t.say("judging")
+	h := c.r.Finish()
+	return &Report{History: h, Schedule: steps, Verdicts: CheckProcesses(h), Replay: Replay(h.Meta)}
+}
+
+// newFolder makes the folder of a run and locks it. It gets its name only then, so
+// that one whose lock is free is a dead run's.
+func newFolder() (dir string, release func(), err error) {
+	// Sockets lie in it, whose paths must be short.
+	fresh, err := os.MkdirTemp("", "miwn-")
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(fresh)
+		}
+	}()
+	parent, err := filepath.EvalSymlinks(filepath.Dir(fresh))
+	if err != nil {
+		return "", nil, err
+	}
+	dir = filepath.Join(parent, runFolder+strings.TrimPrefix(filepath.Base(fresh), "miwn-"))
+	const longest = 80
+	if len(dir) > longest {
+		return "", nil, fmt.Errorf("%s is too long a path for sockets: set TMPDIR to a folder with a short one", dir)
+	}
+	if release, err = lockFolder(fresh); err != nil {
+		return "", nil, err
+	}
+	if err := os.Rename(fresh, dir); err != nil {
+		release()
+		return "", nil, err
+	}
+	return dir, release, nil
+}
+
+const runFolder = "miwt-" // what the names of runs' folders begin with
+
+// sweep removes what runs left that were killed, and says what that was.
+func sweep(parent string) (removed []string) {
+	folders := deadFolders(parent)
+	var parts []string
+	for _, dir := range folders {
+		parts = append(parts, fmt.Sprintf("%s with %d processes", dir, killMarked(dir)))
+		// The sweep leaves alone what is young.
+		_ = os.Chtimes(filepath.Join(dir, lockFile), time.Time{}, time.Unix(0, 0))
+	}
+	if spaces := deadNamespaces(); len(spaces) > 0 {
+		parts = append(parts, "the network namespaces "+strings.Join(spaces, ", "))
+	}
+	sweepFolders(parent)
+	if len(parts) > 0 {
+		removed = append(removed, "removed what was left of a torture that was killed: "+strings.Join(parts, "; "))
+	}
+	for _, dir := range folders {
+		if _, err := os.Lstat(dir); err == nil {
+			removed = append(removed, dir+" is left of a torture that was killed, and can't be removed")
+		}
+	}
+	return removed
+}
+
+// deadFolders are those of runs whose process is no more.
+func deadFolders(parent string) (dead []string) {
+	folders, _ := filepath.Glob(filepath.Join(parent, runFolder+"*"))
+	for _, dir := range folders {
+		f, err := os.Open(filepath.Join(dir, lockFile))
+		if err != nil {
+			continue // another's
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			dead = append(dead, dir)
+		}
+		f.Close()
+	}
+	return dead
 }
 
 // Replay is the command line that repeats a run, with a report of its own.
@@ -178,6 +255,12 @@ func (t *Torture) Progress() Progress {
 	}
 	t.r.progress(&p)
 	return p
+}
+
+func (t *Torture) notice(notices []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.notices = append(t.notices, notices...)
 }
 
 func (t *Torture) say(stage string) {

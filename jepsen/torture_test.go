@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -139,7 +140,7 @@ func TestProcessTorture(t *testing.T) {
 }
 
 // TestProcessTorture_Interrupted ensures that ^C ends it with a report, and a second
-// one without, and that neither leaves anything behind.
+// one at once and without, and that neither leaves anything behind.
 func TestProcessTorture_Interrupted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -152,19 +153,14 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			cmd := x.command(ctx, "--for", "10m", "--network", "loopback", "--report", dir)
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
 			var errOut bytes.Buffer
 			cmd.Stderr = &errOut
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewReader(out)
+			lines := started(t, cmd)
 			await(t, lines, "tormenting")
 			await(t, lines, " + ") // a fault
+			var last time.Time
 			for i := range c.signal {
+				last = time.Now()
 				if err := cmd.Process.Signal(os.Interrupt); err != nil {
 					t.Fatal(err)
 				}
@@ -174,6 +170,10 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 			}
 			rest, _ := io.ReadAll(lines)
 			_ = cmd.Wait() // the code says it
+			// Usually it takes less than half a second.
+			if took := time.Since(last); !c.report && took > 5*time.Second {
+				t.Errorf("the second ^C ended it after %v", took)
+			}
 			if code, want := cmd.ProcessState.ExitCode(), 128+int(syscall.SIGINT); code != want {
 				t.Errorf("exit code %d, want %d\n%s\n%s", code, want, rest, errOut.String())
 			}
@@ -182,6 +182,64 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 			}
 			x.leavesNothing()
 		})
+	}
+}
+
+// started starts cmd and returns what it writes.
+func started(t *testing.T, cmd *exec.Cmd) *bufio.Reader {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return bufio.NewReader(out)
+}
+
+// TestProcessTorture_Killed ensures that what a killed one left is removed by the
+// next, at once, and that it says so.
+func TestProcessTorture_Killed(t *testing.T) {
+	x := newTortures(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	args := []string{"--for", "10m", "--report", filepath.Join(t.TempDir(), "report")}
+	first := x.command(ctx, args...)
+	await(t, started(t, first), "tormenting")
+	if err := first.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Wait() // it was killed
+	folders, err := filepath.Glob(filepath.Join(x.tmp, "*"))
+	if err != nil || len(folders) != 1 || len(processesOf(folders[0])) == 0 {
+		t.Fatalf("%v is left (%v): want one folder, and processes of it", folders, err)
+	}
+	second := x.command(ctx, args...)
+	lines := started(t, second)
+	await(t, lines, "note: removed what was left of a torture that was killed: "+folders[0]+" with ")
+	if left := processesOf(folders[0]); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	if _, err := os.Lstat(folders[0]); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", folders[0], err)
+	}
+	await(t, lines, "tormenting")
+	for _, until := range []string{"Stopping early", ""} {
+		if err := second.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if until != "" {
+			await(t, lines, until)
+		}
+	}
+	_, _ = io.ReadAll(lines)
+	_ = second.Wait() // it was interrupted
+	x.leavesNothing()
+	for _, pid := range []int{first.Process.Pid, second.Process.Pid} {
+		if spaces, _ := filepath.Glob(fmt.Sprintf("/run/netns/miw%d-*", pid)); len(spaces) > 0 {
+			t.Errorf("%v are left", spaces)
+		}
 	}
 }
 

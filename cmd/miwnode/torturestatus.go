@@ -21,14 +21,13 @@ type tortureStatus struct {
 	quit chan struct{}
 	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	stage   string
-	told    int             // faults whose beginning was told
-	open    map[int]bool    // of them, those whose end was not
-	cried   map[string]bool // violations that were told
-	noticed bool
-	plain   time.Time // of the last plain line of figures
-	drawn   bool      // the line is on the terminal
+	mu    sync.Mutex
+	stage string
+	told  int             // faults whose beginning was told
+	open  map[int]bool    // of them, those whose end was not
+	cried map[string]bool // violations and notices that were told
+	plain time.Time       // of the last plain line of figures
+	drawn bool            // the line is on the terminal
 }
 
 const (
@@ -101,9 +100,9 @@ func (s *tortureStatus) tell() {
 			s.print("%s  %s", clock(p), s.stage)
 		}
 	}
-	if !s.noticed && len(p.Notices) > 0 {
-		s.noticed = true
-		for _, n := range p.Notices {
+	for _, n := range p.Notices {
+		if !s.cried[n] {
+			s.cried[n] = true
 			s.print("%s  note: %s", clock(p), n)
 		}
 	}
