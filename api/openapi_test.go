@@ -151,6 +151,7 @@ func TestOpenAPI_Fields(t *testing.T) {
 		Worker{},
 		WorkerSource{},
 		WorkerError{},
+		WorkerFailing{},
 		Artifact{},
 		RecordJobRequest{},
 		JobRecorded{},

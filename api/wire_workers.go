@@ -81,7 +81,9 @@ type Worker struct {
 	// KeepsRunning says that it goes on with its source while next is loaded.
 	KeepsRunning bool         `json:"keeps_running,omitempty"`
 	Error        *WorkerError `json:"error,omitempty"`
-	Attempts     int          `json:"attempts"` // tries of the last load
+	// Failing says that its runs fail while it is to run.
+	Failing  *WorkerFailing `json:"failing,omitempty"`
+	Attempts int            `json:"attempts"` // tries of the last load
 	// InstanceID, NodeID and Token are of the lease under which it runs.
 	InstanceID string            `json:"instance_id,omitempty"`
 	NodeID     string            `json:"node_id,omitempty"`
@@ -111,6 +113,17 @@ type WorkerSource struct {
 type WorkerError struct {
 	Type    string `json:"type"`
 	Message string `json:"message"`
+}
+
+// WorkerFailing says that runs of a worker have failed, one after the other, or
+// that who was to run it could not load it.
+type WorkerFailing struct {
+	Count  int         `json:"count"` // in a row
+	Error  WorkerError `json:"error"` // of the last one
+	NodeID string      `json:"node_id,omitempty"`
+	At     time.Time   `json:"at"`
+	// NextTry is when it is run again; nil: when an instance is found for it.
+	NextTry *time.Time `json:"next_try,omitempty"`
 }
 
 // Artifact answers PUT /v1/artifacts. Its source is sha256: and the digest.

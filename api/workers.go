@@ -130,6 +130,15 @@ func workerOf(view *fsm.View, w worker.Worker) Worker {
 	if e := w.Error; e != nil {
 		out.Error = &WorkerError{Type: e.Type, Message: e.Message}
 	}
+	if f := w.Failing; f != nil {
+		out.Failing = &WorkerFailing{
+			Count: f.Count, Error: WorkerError{Type: f.Error.Type, Message: f.Error.Message}, NodeID: f.Instance.NodeID, At: stamp(f.At),
+		}
+		if f.Next != 0 {
+			next := stamp(f.Next)
+			out.Failing.NextTry = &next
+		}
+	}
 	if l, ok := view.Lease(fsm.WorkerKey(w.ID)); ok && w.Token == l.Token {
 		out.NodeID = l.Who.NodeID
 	}

@@ -116,6 +116,9 @@ func workerRemark(w api.Worker) string {
 	case w.State == "stopped" && w.InstanceID != "":
 		parts = append(parts, "is being stopped")
 	}
+	if w.Failing != nil {
+		parts = append(parts, failingRemark(*w.Failing, time.Now()))
+	}
 	if w.Error != nil {
 		what := ""
 		if w.State == "running" || w.KeepsRunning {
@@ -124,6 +127,22 @@ func workerRemark(w api.Worker) string {
 		parts = append(parts, what+w.Error.Type+": "+w.Error.Message)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// failingRemark says how the runs of a worker fail.
+func failingRemark(f api.WorkerFailing, now time.Time) string {
+	times := "once"
+	if f.Count > 1 {
+		times = fmt.Sprintf("%d times in a row", f.Count)
+	}
+	why := f.Error.Type + ": " + f.Error.Message
+	switch {
+	case f.NextTry == nil:
+		return fmt.Sprintf("could not be loaded where it was to run, on node %s, %s, last %s ago: %s", f.NodeID, times, age(f.At), why)
+	case now.Before(*f.NextTry):
+		return fmt.Sprintf("is failing: its run failed %s, the next is in %s: %s", times, short(f.NextTry.Sub(now).Round(100*time.Millisecond)), why)
+	}
+	return fmt.Sprintf("is failing: its run failed %s, last %s ago, and was begun again: %s", times, age(f.At), why)
 }
 
 func (a *app) workerShowCommand() *cobra.Command {

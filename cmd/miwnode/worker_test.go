@@ -107,9 +107,22 @@ func TestWorker(t *testing.T) {
 		n.says("sorry")
 		c.run("worker", "delete", "fail").ends(0).shows("fail: deleted")
 	})
+	t.Run("what fails again and again", func(t *testing.T) {
+		c := c.in(t)
+		c.run("worker", "create", "crashes", "--source", "fail.sh", "--start").ends(0)
+		eventually(t, "it has failed twice", func() bool { f := n.workerNamed("crashes").Failing; return f != nil && f.Count > 1 })
+		c.run("workers").ends(0).shows("running", "is failing: its run failed", "times in a row", "exited: ")
+		c.run("worker", "show", "crashes").ends(0).shows("is failing: its run failed", "exited: ")
+		c.run("worker", "show", "crashes", "-o", "json").ends(0).shows(`"failing":{"count":`, `"type":"exited"`, `"node_id":"`, `"next_try":"`)
+		c.run("worker", "stop", "crashes", "--wait").ends(0).shows("crashes: stopped")
+		if f := n.workerNamed("crashes").Failing; f != nil {
+			t.Errorf("it is stopped and failing: %+v", f)
+		}
+		c.run("worker", "delete", "crashes").ends(0)
+	})
 	t.Run("what it counts", func(t *testing.T) {
 		text := n.metrics()
-		for _, want := range []string{`miw_workers{state="stopped"} 1`, `miw_workers{state="load_failed"} 1`, `miw_workers{state="running"} 0`, `miw_worker_runs_total{outcome="failed"} 1`, "miw_worker_load_seconds_count"} {
+		for _, want := range []string{`miw_workers{state="stopped"} 1`, `miw_workers{state="load_failed"} 1`, `miw_workers{state="running"} 0`, `miw_worker_runs_total{outcome="failed"} `, "miw_worker_load_seconds_count"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %s in the metrics", want)
 			}

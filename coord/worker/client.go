@@ -31,6 +31,8 @@ type Worker struct {
 	InstanceID string
 	// Token is that of its lease, 0 while nobody has it.
 	Token uint64
+	// Failing says that its runs fail; nil: not that is known.
+	Failing *Failing
 }
 
 // Option changes one request to the catalog.
@@ -173,6 +175,7 @@ func seen(v *fsm.View, w *fsm.Worker) Worker {
 	if l, ok := v.Lease(fsm.WorkerKey(w.ID)); ok && l.Group == fsm.WorkersGroup {
 		s.InstanceID, s.Token = l.Who.InstanceID, l.Token
 	}
+	s.Failing = failing(v, s)
 	return s
 }
 

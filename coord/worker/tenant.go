@@ -54,7 +54,8 @@ type tenant struct {
 	id    string
 	log   *slog.Logger
 	restarts
-	runs int
+	record runRecord
+	runs   int
 
 	unit   Unit
 	src    *fsm.Source // of unit
@@ -77,6 +78,7 @@ func (t *tenant) stay(rec *fsm.Worker) error {
 	}
 	t.unit = unit
 	defer func() { t.shelf.put(t.id, t.src, t.unit) }() // for the next run here, if there is one
+	defer t.closeRecord()
 	for {
 		next, took, err := t.run(rec)
 		if next != nil {
@@ -103,6 +105,9 @@ func (t *tenant) stay(rec *fsm.Worker) error {
 			continue
 		case err != nil:
 			t.log.Warn("run failed; running it again", slog.Any("error", err), slog.Int("failures", t.row), slog.Duration("delay", v.after))
+			t.failed(err, took, v.after)
+		default:
+			t.recovered()
 		}
 		if next = t.rest(v.after); next != nil {
 			t.exchange(next)
@@ -130,6 +135,7 @@ func (t *tenant) exchange(next *shelved) {
 	t.unload(t.id, t.unit)
 	t.unit, t.src, t.loaded = next.unit, &next.src, next.loaded
 	t.row = 0
+	t.recovered()
 }
 
 // run is one run. next is what to go on with, if the run was ended for that.
