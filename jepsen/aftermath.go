@@ -66,6 +66,7 @@ func (c *chamber) rest(ctx context.Context) {
 		c.r.Notef("", "the copies were never seen at one revision")
 	}
 	sleep(ctx, 300*time.Millisecond) // what readers are still to get
+	c.r.ReadUntil()
 	for _, n := range c.Nodes() {
 		if err := c.API(n).Replay(ctx, c.r, n+"/replay"); err != nil {
 			c.r.Notef(n, "replay of events: %v", err)

@@ -320,7 +320,11 @@ func checkAcks(h *History) Verdict {
 			}
 		}
 	}
-	for _, r := range h.Runs {
+	for i := range h.Runs {
+		r := &h.Runs[i]
+		if h.unread(r) {
+			continue
+		}
 		checked++
 		if granted[grant{r.Key, r.Token}] == 0 {
 			faults = append(faults, fmt.Sprintf("%s: ran in %s under token %d, which was never granted", r.Key, r.Proc, r.Token))

@@ -127,6 +127,16 @@ var histories = []struct {
 		Runs:   []jepsen.Run{run("a", 12, 12*s, 13*s)},
 		Events: []jepsen.Event{event("n1", 5, "lease.granted", 11, 9*s), event("n1", 6, "lease.ended", 11, 10*s)},
 	}, bad: []string{jepsen.CheckAcks}},
+	{name: "ran without a grant that was read", h: jepsen.History{
+		Meta:   jepsen.Meta{Read: 3 * s},
+		Events: []jepsen.Event{event("n1", 5, "lease.granted", 10, s), event("n1", 6, "lease.ended", 10, 2*s)},
+		Runs:   []jepsen.Run{run("a", 10, 1*s, 2*s), run("b", 11, 4*s, 5*s)},
+	}},
+	{name: "ran without a grant while grants were read", h: jepsen.History{
+		Meta:   jepsen.Meta{Read: 5 * s},
+		Events: []jepsen.Event{event("n1", 5, "lease.granted", 10, s), event("n1", 6, "lease.ended", 10, 2*s)},
+		Runs:   []jepsen.Run{run("a", 10, 1*s, 2*s), run("b", 11, 4*s, 6*s)},
+	}, bad: []string{jepsen.CheckAcks}},
 	{name: "tokens fall in the log", h: jepsen.History{
 		Events: []jepsen.Event{{Revision: 4, Type: "lease.granted", Key: "x", Token: 12, Reader: "n1", At: s}, {Revision: 5, Type: "lease.granted", Key: "y", Token: 11, Reader: "n1", At: 2 * s}},
 	}, bad: []string{jepsen.CheckTokens}},

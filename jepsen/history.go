@@ -175,7 +175,13 @@ type Meta struct {
 	Length time.Duration `json:"length"`
 	Defect string        `json:"defect,omitempty"` // planted, by name
 	Setup  *Setup        `json:"setup,omitempty"`  // of real processes
+	// Read is until when the log was read to its end; 0 = until the end. What was
+	// granted afterwards, while the nodes ended, nobody wrote down.
+	Read time.Duration `json:"read,omitempty"`
 }
+
+// unread tells whether the run began when nobody read the log any more.
+func (h *History) unread(r *Run) bool { return h.Meta.Read > 0 && r.Start > h.Meta.Read }
 
 // line is one line of the file format: exactly one field beside Type is set.
 type line struct {

@@ -187,7 +187,7 @@ func registerSteps(h *History, key string) []porcupine.Operation {
 		}
 	}
 	for i := range h.Runs {
-		if r := &h.Runs[i]; r.Key == key {
+		if r := &h.Runs[i]; r.Key == key && !h.unread(r) {
 			note(r.Token, r.Start)
 		}
 	}

@@ -303,6 +303,14 @@ func (r *Recorder) Notef(node, format string, args ...any) {
 	}
 }
 
+// ReadUntil notes that the log is being read to its end for the last time, and so
+// that nothing is known of what is granted from now on.
+func (r *Recorder) ReadUntil() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.h.Meta.Read = r.Now()
+}
+
 // Finish closes the recording and returns what was seen. Runs that are still
 // open end now, as "open".
 func (r *Recorder) Finish() *History {
