@@ -63,11 +63,14 @@ workloads:
 		return strings.Contains(c.run("groups", "g").ends(0).out, "sh -c echo broken ran; exit 3 ended: exited, code 3")
 	})
 	c.run("why", "broken").ends(0).shows("it failed", "exit 3")
-	c.run("pause", "polite").ends(0)
+	c.run("pause", "polite", "--reason", "noisy").ends(0)
 	n.says(`msg="polite ends"`)
 	eventually(t, "it is paused", func() bool {
 		return strings.Contains(c.run("why", "polite").ends(0).out, "g/polite is paused: nobody has it.")
 	})
+	if out := c.run("history", "--key", "g/polite").ends(0).out; !strings.HasSuffix(strings.Join(strings.Fields(out), " "), "paused - - noisy") {
+		t.Errorf("the history of what was paused:\n%s", out)
+	}
 	c.run("resume", "polite").ends(0)
 	eventually(t, "it runs again", func() bool { return strings.Count(n.text(), `msg="polite began"`) == 2 })
 	n.signal(syscall.SIGTERM)

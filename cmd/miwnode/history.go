@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/miwnode/miwnode/api"
+	"github.com/miwnode/miwnode/fsm"
 )
 
 func (a *app) historyCommand() *cobra.Command {
@@ -19,7 +20,9 @@ func (a *app) historyCommand() *cobra.Command {
 		use: "history", short: "Show who held which key when, and the gaps between, the newest last",
 		long: `Show who held which key when, the newest last. LEASE GAP is for how long the key
 belonged to nobody before the grant, "-" where no grant before is known. It is about
-leases: of a holder that expired, the work had stopped before its lease ended.`,
+leases: of a holder that expired, the work had stopped before its lease ended. For
+how long nobody ran is not kept with each grant: the leader measures it where a key
+passed on to who waited for it, and counts it in miw_handover_gap_seconds (/metrics).`,
 		example: `  miwnode history
   miwnode history --key mailer --limit 5`,
 		path: "/v1/history",
@@ -54,18 +57,12 @@ leases: of a holder that expired, the work had stopped before its lease ended.`,
 			}
 			t := newTable(a.stdout, "KEY", "TOKEN", "HOLDER", "NODE", "FROM", "UNTIL", "ENDED", "LEASE GAP", "BY", "REASON")
 			for _, e := range answer.Entries {
-				ended, reason := e.EndReason, e.Reason
-				switch {
-				case e.EndedAt.IsZero():
-					ended = "holds it"
-				case ended == "slept": // a note beside the grant: for how long the holder's machine did
-					ended, reason = e.Reason, ""
-				}
+				ended, by, reason := ending(e)
 				name := e.Name
 				if name == "" {
 					name = shortID(e.InstanceID)
 				}
-				t.row(e.Key, e.Token, name, e.NodeID, e.GrantedAt, e.EndedAt, ended, leaseGap(e), e.By, reason)
+				t.row(e.Key, e.Token, name, e.NodeID, e.GrantedAt, e.EndedAt, ended, leaseGap(e), by, reason)
 			}
 			if err := t.flush(); err != nil {
 				return err
@@ -76,6 +73,19 @@ leases: of a holder that expired, the work had stopped before its lease ended.`,
 			return nil
 		},
 	})
+}
+
+// ending is what became of a grant, who wanted it so, and why.
+func ending(e api.HistoryEntry) (ended, by, reason string) {
+	switch {
+	case e.EndedAt.IsZero():
+		return "holds it", e.By, e.Reason
+	case e.EndReason == "slept": // a note beside the grant: for how long the holder's machine did
+		return e.Reason, e.By, ""
+	case e.EndReason == "moved" && e.By == fsm.ByPause: // it moved nowhere
+		return "paused", "", e.Reason
+	}
+	return e.EndReason, e.By, e.Reason
 }
 
 // leaseGap is how long the key had belonged to nobody, "" where no grant before
