@@ -52,6 +52,8 @@ type WorkerChanged struct {
 	State          string `json:"state"`
 	StartRequested bool   `json:"start_requested"`
 	Etag           uint64 `json:"etag"`
+	// Lacks, of a worker that was created, is as in Worker.
+	Lacks string `json:"lacks,omitempty"`
 }
 
 // Workers answers GET /v1/workers, in the order of IDs.
@@ -82,8 +84,11 @@ type Worker struct {
 	KeepsRunning bool         `json:"keeps_running,omitempty"`
 	Error        *WorkerError `json:"error,omitempty"`
 	// Failing says that its runs fail while it is to run.
-	Failing  *WorkerFailing `json:"failing,omitempty"`
-	Attempts int            `json:"attempts"` // tries of the last load
+	Failing *WorkerFailing `json:"failing,omitempty"`
+	// Lacks says why no node can load or run it though one should: nobody has
+	// its runtime, or who has it takes no work.
+	Lacks    string `json:"lacks,omitempty"`
+	Attempts int    `json:"attempts"` // tries of the last load
 	// InstanceID, NodeID and Token are of the lease under which it runs.
 	InstanceID string            `json:"instance_id,omitempty"`
 	NodeID     string            `json:"node_id,omitempty"`

@@ -433,3 +433,21 @@ func TestWorkers_WithoutCatalog(t *testing.T) {
 	s.call("PUT", "/v1/artifacts", "code").refused(409, "wrong_state", "no artifacts")
 	s.call("PUT", "/v1/groups/workers", `{"workloads": []}`).refused(400, "invalid_argument", "workers")
 }
+
+// Create answers at once that nobody has the runtime, if so.
+func TestWorkers_Lacks(t *testing.T) {
+	f := newFactory(t)
+	path := f.file("good")
+	got := f.call("POST", "/v1/workers", `{"name": "x", "runtime": "exec", "source": "`+path+`"}`).ok(201)
+	if got.at("lacks") != nil {
+		t.Errorf("got %s", got.raw)
+	}
+	got = f.call("POST", "/v1/workers", `{"name": "y", "runtime": "wasm", "source": "`+path+`"}`).ok(201)
+	const want = "no node provides wasm, it waits for one that does: n1 has exec, func:fail and func:idle"
+	if got.text("lacks") != want {
+		t.Errorf("got %s", got.raw)
+	}
+	if shown := f.call("GET", "/v1/workers/"+got.text("worker_id"), "").ok(200); shown.text("lacks") != want || shown.text("state") != "loading" {
+		t.Errorf("got %s", shown.raw)
+	}
+}

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/miwnode/miwnode/coord/worker"
 	"github.com/miwnode/miwnode/fsm"
@@ -86,8 +87,31 @@ func (c *call) createWorker() (any, int, error) {
 	}
 	c.setEtag(w.Etag)
 	return WorkerChanged{
-		Revision: w.Revision, WorkerID: w.ID, State: w.State.String(), StartRequested: w.StartRequested, Etag: w.Etag,
+		Revision: w.Revision, WorkerID: w.ID, State: w.State.String(), StartRequested: w.StartRequested, Etag: w.Etag, Lacks: c.lacks(ctx, w.ID),
 	}, http.StatusCreated, nil
+}
+
+// joinTime is what the nodes of a cluster without workers have to join once the
+// first is created, before it is said that nobody can load it.
+const joinTime = 500 * time.Millisecond
+
+// lacks tells whether no node can load a worker that was created just now.
+func (c *call) lacks(ctx context.Context, id string) string {
+	ctx, cancel := context.WithTimeout(ctx, joinTime)
+	defer cancel()
+	wake, stop := c.node.Watch(fsm.GroupTopic(fsm.WorkersGroup), fsm.WorkerTopic(id))
+	defer stop()
+	for {
+		w, err := worker.NewClient(frozen{c.node.View()}).Get(id)
+		if err != nil || w.Lacks == "" {
+			return ""
+		}
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return w.Lacks
+		}
+	}
 }
 
 // knownRuntime refuses what no program of this product runs. One that brings a

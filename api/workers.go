@@ -109,7 +109,7 @@ func (c *call) worker() (any, int, error) {
 func workerOf(view *fsm.View, w worker.Worker) Worker {
 	out := Worker{
 		WorkerID: w.ID, Name: w.Name, Runtime: w.Runtime, State: w.State.String(),
-		StartRequested: w.StartRequested, KeepsRunning: w.KeepsRunning, Attempts: int(w.Tries),
+		StartRequested: w.StartRequested, KeepsRunning: w.KeepsRunning, Attempts: int(w.Tries), Lacks: w.Lacks,
 		InstanceID: w.InstanceID, Token: w.Token, Restart: w.Restart, Args: w.Args, Config: w.Config, Tags: labelsOf(w.Tags),
 		CreatedAt: stamp(w.CreatedAt), ChangedAt: stamp(w.ChangedAt), Etag: w.Etag, History: []WorkerSource{},
 	}

@@ -111,10 +111,13 @@ func workerRemark(w api.Worker) string {
 		parts = append(parts, "starts once it is loaded")
 	case w.State == "load_failed" && w.StartRequested:
 		parts = append(parts, "starts once a reload succeeds")
-	case w.State == "running" && w.InstanceID == "":
+	case w.State == "running" && w.InstanceID == "" && w.Lacks == "":
 		parts = append(parts, "no node has it yet")
 	case w.State == "stopped" && w.InstanceID != "":
 		parts = append(parts, "is being stopped")
+	}
+	if w.Lacks != "" {
+		parts = append(parts, w.Lacks)
 	}
 	if w.Failing != nil {
 		parts = append(parts, failingRemark(*w.Failing, time.Now()))

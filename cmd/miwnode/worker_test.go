@@ -149,7 +149,8 @@ func TestWorker_Upload(t *testing.T) {
 	}
 	n := c.startNode("a", "--bind", "127.0.0.1:0", "--api", addrs[0], "--workers=false")
 	c.write("x.sh", "#!/bin/sh\n")
-	c.run("worker", "create", "x", "--source", "x.sh", "--addr", "http://"+addrs[0]).ends(0).shows("x: loading")
+	c.run("worker", "create", "x", "--source", "x.sh", "--addr", "http://"+addrs[0]).ends(0).shows("x: loading").complains("x is recorded, but no node runs workers: it waits for one that does and provides exec")
+	c.run("workers", "--addr", "http://"+addrs[0]).ends(0).shows("no node runs workers")
 	w := n.workerNamed("x")
 	if w.Source != "sha256:a8076d3d28d21e02012b20eaf7dbf75409a6277134439025f282e368e3305abf" || w.State != "loading" {
 		t.Errorf("got %+v", w)

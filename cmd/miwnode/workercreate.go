@@ -144,6 +144,9 @@ func (k *creation) run(ctx context.Context, c *api.Client) error {
 	if err != nil {
 		return err
 	}
+	if made.Lacks != "" {
+		fmt.Fprintf(k.a.stderr, "miwnode: %s is recorded, but %s\n", k.req.Name, made.Lacks)
+	}
 	w := api.Worker{WorkerID: made.WorkerID, Name: k.req.Name, State: made.State, StartRequested: made.StartRequested}
 	if k.wait.text != "" {
 		there := loaded

@@ -33,6 +33,9 @@ type Worker struct {
 	Token uint64
 	// Failing says that its runs fail; nil: not that is known.
 	Failing *Failing
+	// Lacks says why no instance can load or run it though one should, as when
+	// nobody has its runtime: a sentence for people. "" if one can.
+	Lacks string
 }
 
 // Option changes one request to the catalog.
@@ -175,7 +178,7 @@ func seen(v *fsm.View, w *fsm.Worker) Worker {
 	if l, ok := v.Lease(fsm.WorkerKey(w.ID)); ok && l.Group == fsm.WorkersGroup {
 		s.InstanceID, s.Token = l.Who.InstanceID, l.Token
 	}
-	s.Failing = failing(v, s)
+	s.Failing, s.Lacks = failing(v, s), lacks(v, s)
 	return s
 }
 
