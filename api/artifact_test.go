@@ -73,3 +73,19 @@ func TestArtifacts_Bounded(t *testing.T) {
 		return err == nil && len(files) == 1 && files[0].Name() == digestOf("more")
 	})
 }
+
+// That a node can't keep code is no fault of who sends it.
+func TestArtifacts_NotStored(t *testing.T) {
+	f := newFactory(t)
+	path := f.file("good")
+	if err := os.RemoveAll(f.dir); err != nil {
+		t.Fatal(err)
+	}
+	f.call("PUT", "/v1/artifacts", "code").refused(500, "internal", "can't keep the code")
+	body := `{"name": "x", "runtime": "exec", "source": "` + path + `"}`
+	f.call("POST", "/v1/workers", body).refused(500, "internal", "can't keep the code")
+	f.call("POST", "/v1/workers", strings.ReplaceAll(body, path, t.TempDir())).refused(400, "invalid_argument", "no regular file")
+	if n := f.node.View().WorkerCount(); n != 0 {
+		t.Errorf("there are %d workers", n)
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/miwnode/miwnode/artifact"
@@ -50,7 +52,7 @@ func (c *call) putArtifact() (any, int, error) {
 	case errors.Is(err, errBody):
 		return nil, 0, invalid("%v", err)
 	case err != nil:
-		return nil, 0, fsm.Errorf(fsm.CodeInternal, "%v", err)
+		return nil, 0, notStored(err)
 	}
 	c.w.Header().Del("Connection")
 	return Artifact{Revision: c.node.View().Revision(), SHA256: digest.String(), Size: size}, http.StatusOK, nil
@@ -112,11 +114,28 @@ func (c *call) takeIn(runtime string, s worker.Source) (taken worker.Source, mis
 	case errors.Is(err, artifact.ErrNotFound):
 		// Of another runtime only the catalog knows whether there is one.
 		return s, runtime == worker.RuntimeExec || runtime == worker.RuntimeWasm, nil
-	case err != nil:
+	case errors.Is(err, artifact.ErrRefused), errors.Is(err, artifact.ErrTooLarge), unreadable(s.Text, err):
 		return s, false, invalid("source: %v", err)
+	case err != nil:
+		return s, false, notStored(err)
 	}
 	if s.SHA256 == "" {
 		s.SHA256 = digest.String()
 	}
 	return s, false, nil
+}
+
+// unreadable tells whether an error is one of the file at path itself.
+func unreadable(path string, err error) bool {
+	of, ok := errors.AsType[*fs.PathError](err)
+	return ok && of.Path == path
+}
+
+// notStored is the error of a store that could not take what it was given, for
+// which the caller is not to blame.
+func notStored(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return fsm.Errorf(fsm.CodeInternal, "the disk of this node is full, so it can't keep the code: %v; make room in its data folder, or ask another node", err)
+	}
+	return fsm.Errorf(fsm.CodeInternal, "this node can't keep the code: %v; look at its data folder, or ask another node", err)
 }

@@ -197,6 +197,8 @@ func (c *Catalog) digest(ctx context.Context, runtime, source, sha256 string) (s
 	switch {
 	case errors.Is(err, ErrSourceNotFound):
 		return "", nil
+	case errors.Is(err, ErrFetchFailed): // it may be the disk of this node
+		return "", fsm.Errorf(fsm.CodeInternal, "read and keep %s on this node: %v", source, err)
 	case err != nil:
 		return "", fmt.Errorf("read %s on this node: %w", source, err)
 	}

@@ -139,10 +139,13 @@ func (c Config) withDefaults(cl coord.Cluster) Config {
 	return c
 }
 
-// invalid makes a refusal of faults.
+// invalid makes a refusal of faults, unless err has a code of its own.
 func invalid(what string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if e, ok := errors.AsType[*fsm.Error](err); ok {
+		return &fsm.Error{Code: e.Code, Message: what + ": " + e.Message}
 	}
 	return &fsm.Error{Code: fsm.CodeInvalidArgument, Message: fmt.Sprintf("%s: %v", what, err)}
 }

@@ -78,3 +78,24 @@ func TestCatalog_Thousand(t *testing.T) {
 		equal(t, w.Entries(), entries, "entries after an hour in which nothing changes")
 	})
 }
+
+// broken are Artifacts that can get hold of nothing.
+type broken struct{ fault *worker.Error }
+
+func (b broken) Fetch(context.Context, string, string) (worker.Code, error) { return nil, b.fault }
+
+// That this node can't keep code is no fault of who creates a worker of it.
+func TestCatalog_CreateWithoutRoom(t *testing.T) {
+	for fault, want := range map[*worker.Error]error{
+		worker.Errorf(worker.TypeFetchFailed, "no space left on device"): fsm.ErrInternal,
+		worker.Errorf(worker.TypeTooLarge, "it has 1 GiB"):               fsm.ErrInvalidArgument,
+	} {
+		bubble(t, func(t *testing.T, w *world) {
+			a := w.joinWith("a", func(c *worker.Config) {
+				c.Runtimes, c.Artifacts = []worker.Runtime{w.script(nil)("a")}, broken{fault}
+			})
+			_, err := a.Create(t.Context(), worker.Spec{Name: "x", Runtime: worker.RuntimeExec, Source: "./x"})
+			wantErr(t, err, want)
+		})
+	}
+}
