@@ -94,8 +94,10 @@ func TestWorker(t *testing.T) {
 		c := c.in(t)
 		c.run("worker", "create", "text", "--source", "text", "--wait").ends(1).complains("text could not be loaded", "not_executable")
 		c.run("worker", "start", "text").ends(1).complains("wrong state", "reload")
+		first := n.workerNamed("text").WorkerID
 		c.run("workers", "--state", "load_failed").ends(0).shows("not_executable")
-		c.run("worker", "create", "text", "--source", "mailer.sh", "--wait").ends(0).shows("text: stopped")
+		c.run("worker", "create", "text", "--source", "mailer.sh", "--wait").ends(0).shows("text: stopped").
+			complains("another worker is called text: "+first+" (load_failed); this one is w", "worker delete", "worker reload")
 		c.run("worker", "stop", "text").ends(2).complains(`"text" means any of`, "write the ID")
 	})
 	t.Run("what fails", func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -147,6 +148,7 @@ func (k *creation) run(ctx context.Context, c *api.Client) error {
 	if made.Lacks != "" {
 		fmt.Fprintf(k.a.stderr, "miwnode: %s is recorded, but %s\n", k.req.Name, made.Lacks)
 	}
+	k.namesakes(ctx, c, made.WorkerID)
 	w := api.Worker{WorkerID: made.WorkerID, Name: k.req.Name, State: made.State, StartRequested: made.StartRequested}
 	if k.wait.text != "" {
 		there := loaded
@@ -162,6 +164,24 @@ func (k *creation) run(ctx context.Context, c *api.Client) error {
 		return err
 	}
 	return k.a.empty("%s: %s (%s)", w.Name, standing(w), w.WorkerID)
+}
+
+// namesakes tells of other workers of the same name, which may not be meant.
+func (k *creation) namesakes(ctx context.Context, c *api.Client, id string) {
+	var page api.Workers
+	if _, err := k.a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/workers", Query: url.Values{"name": {k.req.Name}}}, &page); err != nil {
+		return // the worker is created all the same
+	}
+	var others []string
+	for _, w := range page.Workers {
+		if w.WorkerID != id {
+			others = append(others, w.WorkerID+" ("+w.State+")")
+		}
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(k.a.stderr, "miwnode: another worker is called %s: %s; this one is %s. miwnode worker delete takes one back, by its ID; worker reload changes the code of one\n",
+			k.req.Name, strings.Join(others, ", "), id)
+	}
 }
 
 // bring makes of a file here a source that the node can load: its path, where
