@@ -326,6 +326,9 @@ func (o *overseer) enforce(p Policy) {
 		Key: o.lease.Key(), Token: o.lease.Token(), Cause: o.status.cause,
 		Age: time.Since(o.status.told), Lost: o.status.isLost,
 	}
+	if c, ok := o.lo.c.(holdUps); ok {
+		run.HeldUp = c.HeldUp()
+	}
 	id, stack := o.on.runID(), o.on.stack()
 	report := func() {
 		run.Stack = stack()
@@ -367,7 +370,7 @@ func (l *Lease) keep(o acquireOptions) {
 			},
 			lost: func(error) {},
 			stuck: func(s StuckRun) {
-				o.log.Error("lease has not been released in time", key, token, slog.Any("cause", s.Cause), slog.Duration("age", s.Age), slog.Bool("lost", s.Lost))
+				o.log.LogAttrs(context.Background(), slog.LevelError, "lease has not been released in time", append(s.attrs(), key, slog.Bool("lost", s.Lost))...)
 			},
 			stack: func() func() string { return func() string { return callers(h.acquiredAt) } },
 			runID: func() uint64 { return h.run },

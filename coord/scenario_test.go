@@ -95,7 +95,7 @@ func ignoredContext(t *testing.T, w *coordtest.World) {
 	var exitedAt time.Time
 	hang := make(chan struct{})
 	var stuck atomic.Pointer[coord.StuckRun]
-	ra := run(t, coord.NewRunner(a, "w", func(_ context.Context, l *coord.Lease) error {
+	ra := run(t, coord.NewRunner(wasHeldUp{a}, "w", func(_ context.Context, l *coord.Lease) error {
 		defer o.enter("a", l)()
 		ignoresItsContext(hang)
 		return nil
@@ -124,7 +124,7 @@ func ignoredContext(t *testing.T, w *coordtest.World) {
 	runs := o.of("w")
 	equal(t, len(runs), 2, "runs")
 	equal(t, runs[1].start.Sub(cut), 7*time.Second, "b started")
-	if s := stuck.Load(); s == nil || !s.Lost || !strings.Contains(s.Stack, "ignoresItsContext") || s.Age != time.Second {
+	if s := stuck.Load(); s == nil || !s.Lost || !strings.Contains(s.Stack, "ignoresItsContext") || s.Age != time.Second || s.HeldUp != 12*time.Second {
 		t.Errorf("told of %+v", s)
 	}
 	close(hang)
@@ -132,6 +132,11 @@ func ignoredContext(t *testing.T, w *coordtest.World) {
 	equal(t, rb.stop(), nil, "Run")
 	o.check(t)
 }
+
+// wasHeldUp stands in for a node whose process was stopped.
+type wasHeldUp struct{ *coordtest.Instance }
+
+func (wasHeldUp) HeldUp() time.Duration { return 12 * time.Second }
 
 // ignoresItsContext stands in for work that hangs.
 //

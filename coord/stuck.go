@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime"
 	"strings"
@@ -115,12 +116,32 @@ type StuckRun struct {
 	Age   time.Duration // since it was told to
 	Stack string        // where it hangs
 	Lost  bool          // the lease is lost: somebody else may hold it now
+	// HeldUp is for how long the whole process did not run just before (it was
+	// stopped, suspended or starved): the work had no time to return. 0: it ran,
+	// or nobody knows.
+	HeldUp time.Duration
 }
+
+// holdUps is a Cluster that knows for how long its process did not run.
+type holdUps interface{ HeldUp() time.Duration }
 
 // farewell says why the process ends with the run in it.
 func (r StuckRun) farewell() string {
-	return fmt.Sprintf("ending the process with code %d: the work of %q (token %d) did not return within %v of being told to stop (%v), and nothing else can stop it",
-		ExitCode, r.Key, r.Token, r.Age, r.Cause)
+	before := ""
+	if r.HeldUp > 0 {
+		before = fmt.Sprintf("; the process had been stopped or starved for %v before", r.HeldUp)
+	}
+	return fmt.Sprintf("ending the process with code %d: the work of %q (token %d) did not return within %v of being told to stop (%v), and nothing else can stop it%s",
+		ExitCode, r.Key, r.Token, r.Age, r.Cause, before)
+}
+
+// attrs are what the log says of it.
+func (r StuckRun) attrs() []slog.Attr {
+	all := []slog.Attr{slog.Uint64("token", r.Token), slog.Any("cause", r.Cause), slog.Duration("age", r.Age)}
+	if r.HeldUp > 0 {
+		all = append(all, slog.Duration("held_up", r.HeldUp))
+	}
+	return all
 }
 
 // goid is the number of the calling goroutine, as stack dumps name it; "" when

@@ -20,6 +20,10 @@ func TestStuck_TheEndOfTheProcessIsSaid(t *testing.T) {
 	if got := run.farewell(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
+	run.HeldUp = 12 * time.Second
+	if got, want := run.farewell(), want+"; the process had been stopped or starved for 12s before"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 	if s := (StuckConfig{}).withDefaults(nil, PolicyExit); s.farewell != os.Stderr {
 		t.Errorf("the default takes the line to %v, want standard error", s.farewell)
 	}

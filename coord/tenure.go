@@ -145,7 +145,7 @@ func (t *tenure) stuck(s StuckRun) {
 		msg = "work is stuck and its lease is lost"
 	}
 	t.r.events.tell(slog.LevelError, msg, hook(f != nil, func() { f(s) }),
-		slog.Uint64("token", s.Token), slog.Any("cause", s.Cause), slog.Duration("age", s.Age), slog.String("stack", s.Stack))
+		append(s.attrs(), slog.String("stack", s.Stack))...)
 }
 
 // recordStuck tells the whole cluster, which costs nothing that matters: it is

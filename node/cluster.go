@@ -100,6 +100,10 @@ func (n *Node) Stopping(run uint64) { n.lease.slots.stopping(run) }
 // Stuck says that the run did not return in time; stack is where it hangs.
 func (n *Node) Stuck(run uint64, stack string) { n.lease.slots.stuck(run, stack) }
 
+// HeldUp is for how long this process did not run (it was stopped, suspended or
+// starved), if it has gone on only just now; 0 where it was not, or is not known.
+func (n *Node) HeldUp() time.Duration { return n.lease.runs.heldUpFor() }
+
 // Returned says that the run has returned; the slot of its key is free.
 func (n *Node) Returned(run uint64) { n.lease.slots.returned(run) }
 

@@ -20,6 +20,8 @@ const (
 	maxUnreported = 8192
 	// watchAfter is for how long the clock is looked at after the last run.
 	watchAfter = 5 * time.Second
+	// lately is how long a hold-up is spoken of after its end.
+	lately = 2 * time.Second
 )
 
 // runLog tells the leader when the runs of this process began and ended, by
@@ -46,6 +48,8 @@ type runLog struct {
 	watching bool
 	looked   time.Duration // last look that an alarm woke it for
 	void     bool          // held up since looked: nothing is believed before the next look
+	held     time.Duration // how long the last hold-up was
+	resumed  time.Duration // when that was over
 	epoch    uint64
 	seq      uint64
 	reported time.Duration         // when the last report was made
@@ -126,6 +130,21 @@ func (l *runLog) heldUp(now time.Duration) bool {
 	}
 	l.forget()
 	return true
+}
+
+// heldUpFor is for how long this process was held up, if it has gone on only
+// lately; 0 where it was not, or nothing ran.
+func (l *runLog) heldUpFor() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.clock.boot()
+	switch {
+	case l.watching && l.heldUp(now): // nobody has looked since
+		return now - l.looked
+	case l.held > 0 && now-l.resumed < lately:
+		return l.held
+	}
+	return 0
 }
 
 // forget takes back all that was said; l.mu is held.
@@ -330,7 +349,8 @@ func (l *runLog) look() {
 	defer l.mu.Unlock()
 	now := l.clock.boot()
 	if l.heldUp(now) {
-		l.log.Info("this process was held up: its runs so far are not observed any more", "for", now-l.looked)
+		l.held, l.resumed = now-l.looked, now
+		l.log.Info("this process was held up: its runs so far are not observed any more", "for", l.held)
 	}
 	l.looked, l.void = now, false
 	if len(l.open) == 0 && len(l.news) == 0 && l.owed == 0 && now-l.last > watchAfter {

@@ -259,9 +259,20 @@ func TestWitness_HeldUp(t *testing.T) {
 				go b.take("k")
 				harm(c, a)
 				time.Sleep(10 * time.Millisecond)
+				// It knows to a second for how long, by its own clock, and speaks of it for a while.
+				want := 20 * time.Second
+				if name != "stopped" {
+					want = time.Hour
+				}
+				if got := a.lease.runs.heldUpFor(); (got - want).Abs() > time.Second {
+					t.Errorf("held up for %v, want %v", got, want)
+				}
 				a.lease.slots.finished(run)
 				a.lease.slots.returned(run)
 				time.Sleep(20 * time.Second)
+				if got := a.lease.runs.heldUpFor(); got != 0 {
+					t.Errorf("held up for %v, long after", got)
+				}
 				if l := mustLease(t, b, "k"); l.Token <= token {
 					t.Fatal("not passed on: the test shows nothing")
 				}
