@@ -82,13 +82,18 @@ func (n *Node) ReadyErr() error {
 	return err
 }
 
-func (n *Node) setReady(err error) {
+// setReady reports whether the node is ready for the first time.
+func (n *Node) setReady(err error) (first bool) {
 	n.life.mu.Lock()
 	n.life.unready = err
 	n.life.mu.Unlock()
 	if err == nil {
-		n.life.readyOnce.Do(func() { close(n.life.ready) })
+		n.life.readyOnce.Do(func() {
+			close(n.life.ready)
+			first = true
+		})
 	}
+	return first
 }
 
 // watchReady keeps ReadyErr true: each time a leader comes up the copy must
@@ -119,7 +124,9 @@ func (n *Node) watchReady(ctx context.Context) error {
 				return &folderError{dir: n.cfg.DataDir, kind: ErrOtherCluster, text: "is of cluster " + want + " but its log of cluster " + got}
 			}
 			following = leader
-			n.setReady(nil)
+			if n.setReady(nil) {
+				n.log.Info("node is ready", "cluster", n.ident.clusterID(), "leader", leader)
+			}
 		}
 		select {
 		case <-changed:

@@ -149,6 +149,7 @@ func (n *Node) steps(bg *background) []step {
 		{"calls", func(context.Context) error { n.trans.Load().Serve(n.dispatch); return nil }, nil},
 		{"gossip", func(context.Context) error { return nil }, n.members.stopGossip}, // started by membership
 		{"background", func(context.Context) error {
+			n.sayListening()
 			bg.run("data folder", n.folder.watch)
 			bg.run("address book", func(ctx context.Context) error { return n.book.keep(ctx, n.raft.present) })
 			bg.run("lease side", n.lease.run)
@@ -186,7 +187,6 @@ func (n *Node) Run(ctx context.Context) error {
 	killed := false
 	if err == nil {
 		n.life.running.Store(true)
-		n.log.Info("node started", "addr", n.Addr(), "instance", n.ident.instanceID, "boot", n.ident.boot(), "dir", n.cfg.DataDir)
 		select {
 		case <-ctx.Done():
 			n.leave(ctx)
@@ -220,6 +220,16 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	n.freeFolder(killed)
 	return err
+}
+
+// sayListening is the first line of a node that runs. It is a member, and of use,
+// later: that is told when it is so.
+func (n *Node) sayListening() {
+	msg, cluster := "node listens and looks for the others of its cluster", n.ident.clusterID()
+	if cluster == "" {
+		msg, cluster = "node listens and looks for a cluster to found or to join", "none yet"
+	}
+	n.log.Info(msg, "addr", n.Addr(), "cluster", cluster, "instance", n.ident.instanceID, "boot", n.ident.boot(), "dir", n.cfg.DataDir)
 }
 
 // freeFolder unlocks the folder once nothing uses it: a node made anew on it

@@ -1,7 +1,9 @@
 package node_test
 
 import (
+	"log/slog"
 	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,5 +51,34 @@ func TestNode_FirstLease(t *testing.T) {
 			}
 		}
 		c.Converge()
+	})
+}
+
+// What a start logs is so when it is said: the node listens before it belongs to
+// a cluster, and is ready after that; of one that comes back, its cluster is told.
+func TestNode_SaysHowFarItIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := &logBook{}
+		c := nodetest.New(t, nodetest.Config{Nodes: 1, Seed: 3, Log: slog.New(slog.NewTextHandler(log, nil))})
+		c.WaitReady()
+		var said []string
+		for _, line := range log.with("cluster") {
+			for _, msg := range []string{"node listens and looks for a cluster to found or to join", "cluster founded", "node is ready"} {
+				if strings.Contains(line, msg) {
+					said = append(said, msg)
+				}
+			}
+		}
+		if got, want := strings.Join(said, "; "), "node listens and looks for a cluster to found or to join; cluster founded; node is ready"; got != want {
+			t.Errorf("said %q, want %q", got, want)
+		}
+		c.Restart(0)
+		c.WaitReady()
+		if n := len(log.with("node listens and looks for the others of its cluster")); n != 1 {
+			t.Errorf("said %d times after a restart that it has a cluster, want once", n)
+		}
+		if n := len(log.with("node is ready")); n != 2 {
+			t.Errorf("said %d times that it is ready, want once for each start", n)
+		}
 	})
 }
