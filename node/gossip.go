@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -16,15 +17,17 @@ import (
 )
 
 // Settings of memberlist: a dead node is noticed in three to four seconds, and
-// a quarter of lost packets does not yet make false deaths common.
+// a quarter of lost packets does not yet make false deaths common. What there is
+// to tell goes out with the probes, too; a node that leaves does not wait for either.
 const (
 	gossipProbeInterval  = 500 * time.Millisecond
 	gossipProbeTimeout   = 200 * time.Millisecond
-	gossipInterval       = 100 * time.Millisecond
+	gossipInterval       = 500 * time.Millisecond
 	gossipSuspicion      = 4
 	gossipSuspicionMax   = 3
 	gossipReclaim        = 30 * time.Second
 	gossipLeaveTimeout   = 200 * time.Millisecond
+	gossipLeavePause     = 10 * time.Millisecond
 	gossipRejoinInterval = 15 * time.Second
 )
 
@@ -181,8 +184,28 @@ func (g *gossip) leave() {
 	g.mu.Lock()
 	g.self.Leaving = true
 	g.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	var pushes sync.WaitGroup
+	for _, m := range g.list.Members() {
+		if m.Name != g.list.LocalNode().Name {
+			pushes.Go(func() { g.push(ctx, m) })
+		}
+	}
 	_ = g.list.UpdateNode(gossipLeaveTimeout)
 	_ = g.list.Leave(gossipLeaveTimeout)
+	cancel()
+	pushes.Wait()
+}
+
+// push has what there is to tell go to a member at once, until ctx ends: it
+// travels with every ping.
+func (g *gossip) push(ctx context.Context, m *memberlist.Node) {
+	for {
+		_, _ = g.list.Ping(m.Name, &net.UDPAddr{IP: m.Addr, Port: int(m.Port)})
+		if pause(ctx, gossipLeavePause) != nil {
+			return
+		}
+	}
 }
 
 func (g *gossip) stop() { _ = g.list.Shutdown() }

@@ -28,15 +28,17 @@ const (
 	raftLogCache          = 512
 	raftMaxPool           = 3
 	raftIOTimeout         = 2 * time.Second
-	// heartbeatsATimeout is how many heartbeats of an idle leader reach a follower
-	// in a heartbeat timeout. The leader gives up after three quarters of one without
-	// answers, before a follower does.
-	heartbeatsATimeout = 4
 	// raftStopLimit bounds how long raft may take to stop once its streams are closed.
 	raftStopLimit = 3 * time.Second
 	// raftRefusalLimit is how long a leader may refuse every command.
 	raftRefusalLimit = 2 * time.Second
 )
+
+// heartbeatSpace is the least time from one heartbeat to the next, and
+// heartbeatLease how long a leader goes on without answers: as long beyond it as
+// with the heartbeats that raft itself would send, and less than a follower waits.
+func heartbeatSpace(timeout time.Duration) time.Duration { return timeout * 2 / 5 }
+func heartbeatLease(timeout time.Duration) time.Duration { return timeout * 3 / 4 }
 
 // raftHost is raft as the rest of the node sees it. Raft can be stopped and
 // started again under it, which is the way out of a leadership transfer that
@@ -84,7 +86,7 @@ func (h *raftHost) startLocked() error {
 	logger := newRaftLogger(h.log)
 	cfg := raft.DefaultConfig()
 	cfg.LocalID = raft.ServerID(h.id)
-	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = h.timeout, h.timeout, h.timeout*3/4
+	cfg.HeartbeatTimeout, cfg.ElectionTimeout, cfg.LeaderLeaseTimeout = h.timeout, h.timeout, heartbeatLease(h.timeout)
 	cfg.CommitTimeout = raftCommitTimeout
 	cfg.SnapshotThreshold, cfg.SnapshotInterval, cfg.TrailingLogs = raftSnapshotThreshold, raftSnapshotInterval, raftTrailingLogs
 	if n := h.store.seams.SnapshotEntries; n > 0 {
@@ -103,7 +105,7 @@ func (h *raftHost) startLocked() error {
 	run.peers = newPeers(h.id, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: h.layer(), MaxPool: raftMaxPool, Timeout: raftIOTimeout, MaxRPCsInFlight: 1, Logger: logger,
 	}), durable)
-	run.peers.space = h.timeout / heartbeatsATimeout
+	run.peers.space = heartbeatSpace(h.timeout)
 	run.peers.calls = run.peers.NetworkTransport.Consumer()
 	if h.store.seams.Step != nil {
 		run.peers.calls = watchedCalls(run.peers.calls, run.peers.closing, h.store.seams.Step)
