@@ -25,6 +25,7 @@ func TestArtifacts(t *testing.T) {
 	f.is(id, "stopped")
 	f.call("PUT", "/v1/artifacts", strings.Repeat("x", artifact.MaxUpload)).ok(200)
 	f.call("PUT", "/v1/artifacts", strings.Repeat("x", artifact.MaxUpload+1)).refused(400, "invalid_argument", "16777216")
+	f.call("PUT", "/v1/artifacts", "").refused(400, "invalid_argument", "empty")
 	unknown := f.create(`{"name": "x", "runtime": "exec", "source": "sha256:` + digestOf("never") + `"}`)
 	if got := f.is(unknown, "load_failed"); got.text("error.type") != "source_not_found" {
 		t.Errorf("got %s", got.raw)
@@ -42,6 +43,9 @@ func TestArtifacts(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != 400 {
 		t.Errorf("status %d, want 400", resp.StatusCode)
+	}
+	if files, err := os.ReadDir(f.dir); err != nil || len(files) != 2 {
+		t.Errorf("%d artifacts are kept, want 2 (%v)", len(files), err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -45,7 +46,11 @@ func (c *call) putArtifact() (any, int, error) {
 	case <-c.ctx.Done():
 		return nil, 0, fsm.Errorf(fsm.CodeOverloaded, "%d artifacts are being uploaded to this node; try again", maxUploads)
 	}
-	digest, size, err := store.Put(c.paced(), artifact.MaxUpload)
+	body := bufio.NewReader(c.paced())
+	if _, err := body.Peek(1); errors.Is(err, io.EOF) {
+		return nil, 0, invalid("the body is empty: it must be the code of a worker")
+	}
+	digest, size, err := store.Put(body, artifact.MaxUpload)
 	switch {
 	case errors.Is(err, artifact.ErrTooLarge):
 		return nil, 0, invalid("the body has more than the %d bytes that are taken", artifact.MaxUpload)

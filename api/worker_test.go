@@ -451,3 +451,21 @@ func TestWorkers_Lacks(t *testing.T) {
 		t.Errorf("got %s", shown.raw)
 	}
 }
+
+// What is seen to be wrong is told before a file is taken into the store.
+func TestWorkers_RefusedFirst(t *testing.T) {
+	f := newFactory(t)
+	path := f.file("good")
+	for body, words := range map[string]string{
+		`"name": "x", "runtime": "nonsense"`:                               `no runtime "nonsense"`,
+		`"name": "x", "runtime": "exec", "env": {"A": "", "MIW_ADDR": ""}`: "MIW_ADDR is reserved",
+		`"name": " ", "runtime": "exec"`:                                   "name must not be blank",
+		`"name": "x", "runtime": "exec", "restart": "sometimes"`:           "restart is unknown",
+		`"name": "x", "runtime": "exec", "tags": {"a": "\u0007"}`:          "tag a has the control character",
+	} {
+		f.call("POST", "/v1/workers", `{"source": "`+path+`", `+body+`}`).refused(400, "invalid_argument", words)
+	}
+	if files, err := os.ReadDir(f.dir); err != nil || len(files) > 0 || f.node.View().WorkerCount() > 0 {
+		t.Errorf("%d artifacts, %d workers (%v)", len(files), f.node.View().WorkerCount(), err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 // Catalog is what changes workers; *worker.Catalog and *worker.Client do.
 type Catalog interface {
+	Check(s worker.Spec) error
 	Create(ctx context.Context, s worker.Spec, options ...worker.Option) (worker.Worker, error)
 	Start(ctx context.Context, id string, options ...worker.Option) (etag uint64, err error)
 	Stop(ctx context.Context, id string, options ...worker.Option) (etag uint64, err error)
@@ -67,18 +68,22 @@ func (c *call) createWorker() (any, int, error) {
 	if err := c.knownRuntime(req.Runtime); err != nil {
 		return nil, 0, err
 	}
+	spec := worker.Spec{
+		Name: req.Name, Runtime: req.Runtime, Source: req.Source, SHA256: req.SHA256, Args: req.Args, Env: req.Env,
+		Config: req.Config, Tags: req.Tags, Restart: req.Restart, Start: req.Start,
+	}
+	cat := c.catalog()
+	if err := cat.Check(spec); err != nil {
+		return nil, 0, err
+	}
 	source, missing, err := c.takeIn(req.Runtime, worker.Source{Text: req.Source, SHA256: req.SHA256})
 	if err != nil {
 		return nil, 0, err
 	}
-	cat := c.catalog()
 	if missing {
 		cat = c.recorder()
 	}
-	spec := worker.Spec{
-		Name: req.Name, Runtime: req.Runtime, Source: source.Text, SHA256: source.SHA256, Args: req.Args, Env: req.Env,
-		Config: req.Config, Tags: req.Tags, Restart: req.Restart, Start: req.Start,
-	}
+	spec.Source, spec.SHA256 = source.Text, source.SHA256
 	ctx, cancel := c.outliving()
 	defer cancel()
 	w, err := cat.Create(ctx, spec, worker.By(req.By), worker.Via(proposing{c}))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,6 +69,9 @@ is told to resync. Ends on Ctrl-C, or after --count events.`,
 				query.Set("type", kind)
 			}
 			if key != "" {
+				if key, err = a.eventKey(ctx, c, key); err != nil {
+					return err
+				}
 				query.Set("key", key)
 			}
 			return a.follow(ctx, c, query, count)
@@ -76,9 +80,49 @@ is told to resync. Ends on Ctrl-C, or after --count events.`,
 	cmd.Flags().StringVarP(&a.output, "output", "o", "", "json prints the data of each event, one a line")
 	cmd.Flags().Int64Var(&since, "since", 0, "begin after this revision (default: now)")
 	cmd.Flags().StringVar(&kind, "type", "", "only this type, or a prefix as in lease.*")
-	cmd.Flags().StringVar(&key, "key", "", "only events of this key")
+	cmd.Flags().StringVar(&key, "key", "", "only events of this key, or of the worker of this name or ID")
 	cmd.Flags().IntVar(&count, "count", 0, "end after so many events (default: never)")
 	return cmd
+}
+
+// workerID is what an ID of a worker is like.
+var workerID = regexp.MustCompile(`^w[a-z2-7]{26}$`)
+
+// eventKey is the key of events that a person means: that of a worker, where a
+// worker is called so and no lease is or was.
+func (a *app) eventKey(ctx context.Context, c *api.Client, key string) (string, error) {
+	if workerID.MatchString(key) {
+		return fsm.WorkerKey(key), nil
+	}
+	var named api.Workers
+	if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/workers", Query: url.Values{"name": {key}}}, &named); err != nil || len(named.Workers) == 0 {
+		return key, err
+	}
+	var keys []string
+	for _, w := range named.Workers {
+		keys = append(keys, workerKey(w))
+	}
+	note := func(format string, args ...any) {
+		fmt.Fprintf(a.stderr, "miwnode: "+format+"\n", args...)
+	}
+	var held api.Leases
+	if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/leases", Query: url.Values{"key": {key}}}, &held); err != nil {
+		return key, err
+	}
+	var was api.History
+	if _, err := a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/history", Query: url.Values{"key": {key}, "limit": {"1"}}}, &was); err != nil {
+		return key, err
+	}
+	switch {
+	case len(held.Leases)+len(was.Entries) > 0:
+		note("the events of the lease %s; those of the worker that is called so have the key %s", key, strings.Join(keys, ", "))
+	case len(keys) > 1:
+		return key, fsm.Errorf(fsm.CodeInvalidArgument, "%d workers are called %s; give the key of one: %s", len(keys), key, strings.Join(keys, ", "))
+	default:
+		note("the events of the worker %s, which have the key %s", key, keys[0])
+		return keys[0], nil
+	}
+	return key, nil
 }
 
 // knownType tells what is wrong with a type of events, or the prefix of one.

@@ -65,6 +65,9 @@ func TestWorker(t *testing.T) {
 	c.run("__complete", "worker", "stop", "").ends(0).shows("mailer")
 
 	c.run("worker", "tag", "mailer", "zone-", "team=post", "x=y=z").ends(0).shows("mailer: team=post,x=y=z")
+	c.run("events", "--since", "0", "--count", "1", "--key", "mailer").ends(0).shows("worker.created", "workers/"+id).complains("the worker mailer", "key workers/"+id)
+	c.run("events", "--since", "0", "--count", "1", "--key", id).ends(0).shows("worker.created")
+	c.run("worker", "create", "x", "--source", "mailer.sh", "--runtime", "nonsense").ends(2).complains(`--runtime is "nonsense"`, "exec, wasm, func")
 	c.run("worker", "stop", "mailer", "--etag", "1").ends(1).complains("etag")
 
 	// A reload exchanges the code under the same lease.
@@ -99,6 +102,9 @@ func TestWorker(t *testing.T) {
 		c.run("worker", "create", "text", "--source", "mailer.sh", "--wait").ends(0).shows("text: stopped").
 			complains("another worker is called text: "+first+" (load_failed); this one is w", "worker delete", "worker reload")
 		c.run("worker", "stop", "text").ends(2).complains(`"text" means any of`, "write the ID")
+		c.run("events", "--key", "text").ends(2).complains("2 workers are called text", "workers/"+first)
+		c.run("exec", "--key", "text", "--", "true").ends(0)
+		c.run("events", "--since", "0", "--count", "1", "--key", "text").ends(0).shows("lease.granted").complains("the events of the lease text", "workers/"+first)
 	})
 	t.Run("what fails", func(t *testing.T) {
 		c := c.in(t)
@@ -177,11 +183,19 @@ func TestWorker_BadInput(t *testing.T) {
 		{[]string{"worker", "create", "x", "--source", "x.sh", "--tag", "a=1", "--tag", "a=2"}, 2, []string{"--tag", "twice"}},
 		{[]string{"worker", "create", "x", "--source", "x.sh", "--config", "{"}, 2, []string{"--config", "JSON"}},
 		{[]string{"worker", "create", "x", "--source", "x.sh", "--config", "@none"}, 2, []string{"--config", "none"}},
+		{[]string{"worker", "create", "x\xff", "--source", "x.sh"}, 2, []string{`"x\xff"`, "UTF-8"}},
+		{[]string{"worker", "create", "x", "--source", "x.sh", "--arg", "\xff"}, 2, []string{"UTF-8"}},
+		{[]string{"worker", "create", "x", "--source", "x.sh", "--env", "MIW_TOKEN=1"}, 2, []string{"MIW_TOKEN", "reserved"}},
 		{[]string{"worker", "create", "x", "--source", "x.sh", "--wait=soon"}, 2, []string{"--wait", "soon"}},
 		{[]string{"worker", "create", "x", "--source", "x.sh"}, 69, []string{"no node answers"}},
 		{[]string{"worker", "start"}, 2, []string{"WORKER", "missing"}},
 		{[]string{"worker", "tag", "x"}, 2, []string{"KEY=VALUE is missing"}},
 		{[]string{"worker", "tag", "x", "word"}, 2, []string{`"word" is no tag`}},
+		{[]string{"worker", "tag", "x", "a=1", "a-"}, 2, []string{`"a"`, "set and removed"}},
+		{[]string{"worker", "tag", "x", "a-", "a="}, 2, []string{`"a"`, "set and removed"}},
+		{[]string{"worker", "tag", "x", "a=1", "b=2", "a=2"}, 2, []string{`"a" is to be "1" and "2"`}},
+		{[]string{"worker", "tag", "x", "a=\xff"}, 2, []string{"UTF-8"}},
+		{[]string{"worker", "tag", "x", "-"}, 2, []string{`"-" is no tag`}},
 		{[]string{"workers", "extra"}, 2, []string{`unexpected argument "extra"`}},
 		{[]string{"start", "--workers", "--allow-private-sources=perhaps"}, 2, []string{"allow-private-sources", "true or false"}},
 	} {

@@ -3,18 +3,23 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/miwnode/miwnode/api"
 	"github.com/miwnode/miwnode/artifact"
 	"github.com/miwnode/miwnode/coord/worker"
+	"github.com/miwnode/miwnode/fsm"
 )
 
 // uploadTimeout bounds the upload of a file, where --timeout is less.
@@ -90,6 +95,9 @@ func (k *creation) read(cmd *cobra.Command) error {
 	if k.req.Source == "" {
 		return usage(cmd, "--source is missing")
 	}
+	if err := texts(cmd, slices.Concat([]string{k.req.Name, k.req.Source, k.req.By}, k.req.Args, k.env, k.tags)...); err != nil {
+		return err
+	}
 	if k.req.Runtime == "" {
 		k.req.Runtime = worker.RuntimeExec
 		if strings.HasSuffix(k.req.Source, ".wasm") {
@@ -99,6 +107,11 @@ func (k *creation) read(cmd *cobra.Command) error {
 	var err error
 	if k.req.Env, err = pairs(cmd, "env", k.env); err != nil {
 		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(k.req.Env)) {
+		if strings.HasPrefix(key, "MIW_") {
+			return usage(cmd, "--env %s is reserved: the node itself sets what begins with MIW_, as MIW_CONFIG from --config", key)
+		}
 	}
 	if k.req.Tags, err = pairs(cmd, "tag", k.tags); err != nil {
 		return err
@@ -119,6 +132,16 @@ func (k *creation) read(cmd *cobra.Command) error {
 	return k.wait.check(cmd)
 }
 
+// texts refuses words that are not UTF-8: they would arrive as others.
+func texts(cmd *cobra.Command, words ...string) error {
+	for _, word := range words {
+		if !utf8.ValidString(word) {
+			return usage(cmd, "%q is not valid UTF-8", word)
+		}
+	}
+	return nil
+}
+
 // pairs reads the values of a repeatable flag k=v.
 func pairs(cmd *cobra.Command, flag string, values []string) (map[string]string, error) {
 	m := map[string]string{}
@@ -136,6 +159,9 @@ func pairs(cmd *cobra.Command, flag string, values []string) (map[string]string,
 }
 
 func (k *creation) run(ctx context.Context, c *api.Client) error {
+	if err := k.knownRuntime(ctx, c); err != nil {
+		return err
+	}
 	var err error
 	if k.req.Source, err = k.a.bring(ctx, c, k.req.Runtime, k.req.Source); err != nil {
 		return err
@@ -164,6 +190,26 @@ func (k *creation) run(ctx context.Context, c *api.Client) error {
 		return err
 	}
 	return k.a.empty("%s: %s (%s)", w.Name, standing(w), w.WorkerID)
+}
+
+// knownRuntime refuses a runtime that this product does not have, unless a node
+// says that it does: an embedding program may bring its own.
+func (k *creation) knownRuntime(ctx context.Context, c *api.Client) error {
+	ours := []string{worker.RuntimeExec, worker.RuntimeWasm, worker.RuntimeFunc}
+	if slices.Contains(ours, k.req.Runtime) {
+		return nil
+	}
+	var g api.Group
+	_, err := k.a.call(ctx, c, api.Request{Method: "GET", Path: "/v1/groups/" + fsm.WorkersGroup}, &g)
+	if err != nil && !errors.Is(err, fsm.ErrNotFound) {
+		return err
+	}
+	for _, m := range g.Members {
+		if slices.Contains(m.Runtimes, k.req.Runtime) {
+			return nil
+		}
+	}
+	return &exitError{exitUsage, fmt.Errorf("--runtime is %q: it must be %s, and no node has one of its own that is called so", k.req.Runtime, strings.Join(ours, ", "))}
 }
 
 // namesakes tells of other workers of the same name, which may not be meant.

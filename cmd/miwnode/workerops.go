@@ -255,20 +255,30 @@ func (a *app) workerTagCommand() *cobra.Command {
 
 // tagChanges reads KEY=VALUE and KEY-.
 func tagChanges(cmd *cobra.Command, words []string) (func(tags map[string]string), error) {
-	set, drop := map[string]string{}, []string{}
+	if err := texts(cmd, words...); err != nil {
+		return nil, err
+	}
+	set, drop := map[string]string{}, map[string]bool{}
 	for _, word := range words {
 		k, v, ok := strings.Cut(word, "=")
-		switch {
-		case ok && k != "":
-			set[k] = v
-		case !ok && len(word) > 1 && strings.HasSuffix(word, "-"):
-			drop = append(drop, strings.TrimSuffix(word, "-"))
-		default:
+		if !ok {
+			k = strings.TrimSuffix(word, "-")
+		}
+		switch before, twice := set[k]; {
+		case k == "" || !ok && k == word:
 			return nil, usage(cmd, "%q is no tag: it must be KEY=VALUE, or KEY- to remove one", word)
+		case twice && !ok, ok && drop[k]:
+			return nil, usage(cmd, "tag %q is to be set and removed: one of them", k)
+		case twice && before != v:
+			return nil, usage(cmd, "tag %q is to be %q and %q: one of them", k, before, v)
+		case ok:
+			set[k] = v
+		default:
+			drop[k] = true
 		}
 	}
 	return func(tags map[string]string) {
-		for _, k := range drop {
+		for k := range drop {
 			delete(tags, k)
 		}
 		maps.Copy(tags, set)

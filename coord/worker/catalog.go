@@ -139,11 +139,11 @@ func (c *Catalog) awaitStrays() {
 // it, and a Source that is a path was read: the record names its digest, so that
 // other instances know what they are to get.
 func (c *Catalog) Create(ctx context.Context, s Spec, options ...Option) (Worker, error) {
-	err := c.check(s)
-	if err == nil {
-		s.SHA256, err = c.digest(ctx, s.Runtime, s.Source, s.SHA256)
-	}
+	err := c.Check(s)
 	if err != nil {
+		return Worker{}, err
+	}
+	if s.SHA256, err = c.digest(ctx, s.Runtime, s.Source, s.SHA256); err != nil {
 		return Worker{}, invalid(fmt.Sprintf("create worker %q", s.Name), err)
 	}
 	w, err := c.Client.Create(ctx, s, options...)
@@ -175,8 +175,16 @@ func (c *Catalog) load(id string) {
 	}
 }
 
-// check refuses what no instance could run, and what this one sees to be wrong.
-func (c *Catalog) check(s Spec) error {
+// Check refuses what Client.Check does, and what no instance could run or this
+// one's runtime sees to be wrong.
+func (c *Catalog) Check(s Spec) error {
+	if err := c.Client.Check(s); err != nil {
+		return err
+	}
+	return invalid(fmt.Sprintf("create worker %q", s.Name), c.fits(s))
+}
+
+func (c *Catalog) fits(s Spec) error {
 	r, known := c.runtimes[s.Runtime]
 	switch {
 	case known && c.provides[needs(s.Runtime, s.Source)]:

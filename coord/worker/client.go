@@ -81,10 +81,25 @@ type Client struct {
 // NewClient makes a Client of the node.
 func NewClient(s State) *Client { return &Client{state: s} }
 
+// Check refuses, as fsm.ErrInvalidArgument, what can be seen to be wrong with a
+// worker before anything is done. Create does the same first.
+func (c *Client) Check(s Spec) error {
+	what := fmt.Sprintf("create worker %q", s.Name)
+	for _, key := range slices.Sorted(maps.Keys(s.Env)) {
+		if strings.HasPrefix(key, reservedEnv) {
+			return invalid(what, fmt.Errorf("env %s is reserved: the node itself sets what begins with %s", key, reservedEnv))
+		}
+	}
+	return invalid(what, fsm.Check(s.op(newID(), ""), fsm.Version))
+}
+
 // Create records a worker, which is then loaded by an instance that has its
 // runtime. The Worker it returns is the record as it was made, in
 // fsm.WorkerLoading.
 func (c *Client) Create(ctx context.Context, s Spec, options ...Option) (Worker, error) {
+	if err := c.Check(s); err != nil {
+		return Worker{}, err
+	}
 	r := requestOf(options)
 	op := s.op(newID(), r.by)
 	res, err := c.submit(ctx, r, fmt.Sprintf("create worker %q", s.Name), op)

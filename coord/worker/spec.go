@@ -20,6 +20,9 @@ const (
 	RestartNever     = fsm.RestartNever
 )
 
+// reservedEnv begins the names of variables that only the node sets.
+const reservedEnv = "MIW_"
+
 // Spec says what a worker is. Only its name, its runtime and its source are
 // needed. None of it is changed later but the source, by a reload, and the tags.
 type Spec struct {
@@ -33,7 +36,8 @@ type Spec struct {
 	Source string
 	// SHA256 is the digest of the code in hex. Empty: any code will do.
 	SHA256 string
-	// Args and Env are handed to each run.
+	// Args and Env are handed to each run. Names that begin with MIW_ are
+	// reserved.
 	Args []string
 	Env  map[string]string
 	// Config is any JSON of up to 64 KiB, handed to each run.
