@@ -100,6 +100,9 @@ func (t *Torture) Run(ctx, hurry context.Context) (rep *Report, err error) {
 	select {
 	case rep = <-judged:
 	case err := <-failed:
+		if ctx.Err() != nil { // nothing has failed, it was not waited for
+			return nil, context.Cause(ctx)
+		}
 		return nil, errors.Join(err, c.keepLogs())
 	case <-hurry.Done(): // what it does finds no cluster any more
 		return nil, context.Cause(hurry)

@@ -145,8 +145,13 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		signal int // how often
+		awaits []string
 		report bool
-	}{{"once", 1, true}, {"twice", 2, false}} {
+	}{
+		{"once", 1, []string{"tormenting", " + "}, true}, // " + " is a fault
+		{"twice", 2, []string{"tormenting", " + "}, false},
+		{"while it starts", 1, []string{"starting"}, false},
+	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newTortures(t)
 			dir := filepath.Join(t.TempDir(), "report")
@@ -156,8 +161,9 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 			var errOut bytes.Buffer
 			cmd.Stderr = &errOut
 			lines := started(t, cmd)
-			await(t, lines, "tormenting")
-			await(t, lines, " + ") // a fault
+			for _, text := range c.awaits {
+				await(t, lines, text)
+			}
 			var last time.Time
 			for i := range c.signal {
 				last = time.Now()
@@ -172,7 +178,7 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 			_ = cmd.Wait() // the code says it
 			// Usually it takes less than half a second.
 			if took := time.Since(last); !c.report && took > 5*time.Second {
-				t.Errorf("the second ^C ended it after %v", took)
+				t.Errorf("the last ^C ended it after %v", took)
 			}
 			if code, want := cmd.ProcessState.ExitCode(), 128+int(syscall.SIGINT); code != want {
 				t.Errorf("exit code %d, want %d\n%s\n%s", code, want, rest, errOut.String())

@@ -178,7 +178,7 @@ func (a *app) torture(ctx context.Context, t *jepsen.Torture) error {
 	<-done
 	if err != nil {
 		if errors.Is(err, errInterrupted) {
-			return &exitError{exitSignal + signalOf(err), errors.New("ended at once: there is no report")}
+			return &exitError{exitSignal + signalOf(err), errors.New("ended at once; there is no report")}
 		}
 		return err
 	}
