@@ -34,8 +34,9 @@
 // # Guarantees
 //
 //   - The end of the context ends a run, whatever the module does: it is looked for in every loop and call of its code, and ends what waits.
-//   - A module's memory is bounded ([Config.MemoryLimit]). A module that is refused more and then fails says that this was why.
-//   - Nothing that a module does harms this process or another worker. It may use up a processor, and tables of its own count as no memory.
+//   - A module's memory is bounded ([Config.MemoryLimit]). A module that is refused more and then fails says that this was why. Its tables are
+//     bounded likewise, beside it: table.grow fails beyond that, whatever largest size the module gives them.
+//   - Nothing that a module does harms this process or another worker. It may use up a processor.
 //
 // # Concurrency
 //

@@ -21,7 +21,6 @@ const (
 	startName  = "_start"
 	memoryName = "memory"
 	pageSize   = 64 << 10
-	entrySize  = 8 // of a table
 
 	// compilers is how many goroutines compile one module. With more than one the compiler looks at its context.
 	compilers = 2
@@ -124,13 +123,14 @@ func (r *Runtime) compile(ctx context.Context, m *module, code worker.Code) erro
 		return err
 	}
 	has, err := shapeOf(b)
+	most := uint64(r.cfg.MemoryLimit) / entrySize
 	switch {
 	case err != nil:
 		return worker.Errorf(worker.TypeInvalidModule, "the module is faulty: %w", err)
-	case has.tables > uint64(r.cfg.MemoryLimit)/entrySize:
-		return worker.Errorf(worker.TypeMemoryLimit, "the module begins with tables of %d KiB, at most %d are allowed", has.tables*entrySize>>10, r.cfg.MemoryLimit>>10)
+	case has.entries() > most:
+		return worker.Errorf(worker.TypeMemoryLimit, "the module begins with tables of %d KiB, at most %d are allowed", has.entries()*entrySize>>10, r.cfg.MemoryLimit>>10)
 	}
-	compiled, err := r.engine.CompileModule(experimental.WithCompilationWorkers(ctx, compilers), b)
+	compiled, err := r.engine.CompileModule(experimental.WithCompilationWorkers(ctx, compilers), has.bounded(b, most))
 	switch {
 	case ctx.Err() != nil:
 		if err == nil {

@@ -24,7 +24,8 @@ const maxMemory = 1 << 32
 
 // Config says what modules may use. Zero fields mean their defaults.
 type Config struct {
-	// MemoryLimit bounds the memory of each run, in bytes. Defaults to 64 MiB.
+	// MemoryLimit bounds the memory of each run, in bytes, and as much again for
+	// the tables of its module. Defaults to 64 MiB.
 	MemoryLimit int64
 	// MaxModule bounds the code of a worker, in bytes. Defaults to 32 MiB.
 	MaxModule int64

@@ -24,7 +24,7 @@ const (
 
 // shape is what a module has that takes memory when it runs.
 type shape struct {
-	tables uint64 // entries that its tables begin with
+	tables []table // its own, in their order
 }
 
 // shapeOf looks whether everything that a module counts is there.
@@ -163,7 +163,7 @@ func (s *scan) section(id byte) {
 	case secFunction:
 		s.each("functions", func() { s.u32() })
 	case secTable:
-		s.each("tables", func() { s.shape.tables += s.table() })
+		s.each("tables", func() { s.shape.tables = append(s.shape.tables, s.table()) })
 	case secMemory:
 		s.each("memories", func() { s.limits() })
 	case secGlobal:
@@ -187,12 +187,13 @@ func (s *scan) section(id byte) {
 func (s *scan) text() []byte { return s.bytes(s.u32()) }
 
 // value reads the type of a value.
-func (s *scan) value() {
-	switch t := s.byte(); t {
+func (s *scan) value() (t byte) {
+	switch t = s.byte(); t {
 	case 0x7f, 0x7e, 0x7d, 0x7c, 0x7b, 0x70, 0x6f: // i32, i64, f32, f64, v128, funcref, externref
 	default:
 		s.fail("it has values of type %#x, which is unknown", t)
 	}
+	return t
 }
 
 // function reads the type of a function.
@@ -228,22 +229,22 @@ func (s *scan) imported() {
 	}
 }
 
-// limits reads a least and perhaps a largest size, and returns the least.
-func (s *scan) limits() uint64 {
-	flags := s.byte()
-	if flags > 3 {
+// limits reads a least and perhaps a largest size.
+func (s *scan) limits() (flags byte, least, most uint64) {
+	if flags = s.byte(); flags > 3 {
 		s.fail("it has limits of kind %d, which is unknown", flags)
 	}
-	least := s.u32()
+	least, most = s.u32(), noMost
 	if flags&1 != 0 {
-		s.u32()
+		most = s.u32()
 	}
-	return least
+	return flags, least, most
 }
 
-func (s *scan) table() uint64 {
-	s.value()
-	return s.limits()
+func (s *scan) table() (t table) {
+	t.kind = s.value()
+	t.flags, t.least, t.most = s.limits()
+	return t
 }
 
 func (s *scan) global() {

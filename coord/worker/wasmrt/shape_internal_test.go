@@ -63,8 +63,8 @@ func TestShapeOf(t *testing.T) {
 		}
 		_ = compiled.Close(t.Context())
 	}
-	if got, _ := shapeOf([]byte(everything)); got.tables != 2 {
-		t.Errorf("tables begin with %d entries, want 2", got.tables)
+	if got, _ := shapeOf([]byte(everything)); got.entries() != 2 {
+		t.Errorf("tables begin with %d entries, want 2", got.entries())
 	}
 }
 
@@ -143,17 +143,26 @@ func FuzzShapeOf(f *testing.F) {
 			return
 		}
 		has, err := shapeOf(b)
-		if err != nil || has.tables > 1<<20 {
+		if err != nil || has.entries() > 1<<20 {
 			return
 		}
 		r := wazero.NewRuntimeWithConfig(t.Context(), wazero.NewRuntimeConfigInterpreter())
 		defer r.Close(t.Context())
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if compiled, err := r.CompileModule(t.Context(), b); err == nil {
+		compiled, err := r.CompileModule(t.Context(), b)
+		runtime.ReadMemStats(&after)
+		if err == nil {
 			defer compiled.Close(t.Context())
 		}
-		runtime.ReadMemStats(&after)
+		// With sizes for its tables it is as good as without.
+		bounded, fault := r.CompileModule(t.Context(), has.bounded(b, 1<<20))
+		if fault == nil {
+			defer bounded.Close(t.Context())
+		}
+		if (err == nil) != (fault == nil) {
+			t.Errorf("the engine says %v, and of the module with bounds %v", err, fault)
+		}
 		if took, most := after.TotalAlloc-before.TotalAlloc, uint64(16<<20+1000*len(b)); took > most {
 			t.Errorf("the engine took %d bytes for a module of %d, want at most %d", took, len(b), most)
 		}
