@@ -16,3 +16,6 @@ var SocketOwner = socketOwner
 
 // MarkVariable is markVariable.
 const MarkVariable = markVariable
+
+// Faults is what is wrong with a group at rest.
+func (r *Rest) Faults() []string { return r.faults() }

@@ -401,24 +401,6 @@ func (s *simCluster) workersRest() {
 	s.r.Rest(s.restOf(l, v, g))
 }
 
-// restOf is how a copy shows a group whose members can all run all of it.
-func (s *simCluster) restOf(l *simLife, v *fsm.View, g *fsm.Group) jepsen.Rest {
-	r := jepsen.Rest{Node: l.n.ID(), Revision: v.Revision(), Group: g.Name, Assigner: g.Settings.Assigner, Wanted: g.WantedCount()}
-	has := map[string]int{}
-	for w := range g.Workloads("") {
-		switch {
-		case w.Lease != nil:
-			has[w.Lease.Who.InstanceID]++
-		case s.could(g, w.Spec):
-			r.Nobody = append(r.Nobody, w.Key)
-		}
-	}
-	for _, sess := range g.Members() {
-		r.Shares = append(r.Shares, jepsen.Share{Instance: sess.InstanceID, Has: has[sess.InstanceID], Draining: sess.Draining(), Cordoned: sess.Cordoned()})
-	}
-	return r
-}
-
 // catalogFaults are those of the other workloads but a wall clock that jumps,
 // which makes the cluster forget idempotency keys early; and the death of drivers.
 func catalogFaults(driver func() string) []jepsen.Fault {
@@ -473,7 +455,12 @@ func simulateCatalog(t *testing.T, cfg simConfig, _ []jepsen.Fault) (*jepsen.His
 		time.Sleep(s.cfg.timing.SessionTTL + 8*s.cfg.timing.RaftTimeout) // whoever has died is gone
 		marks.Relieve(s.ctx)
 		s.relieved()
-		time.Sleep(50 * time.Second) // loads that hang, one after the other on a node, are given up
+		s.settled(50*time.Second, func(l *simLife, v *fsm.View) bool { // loads that hang, one after the other on a node, are given up
+			for range v.LoadingWorkers() {
+				return false
+			}
+			return s.even(l, v, fsm.WorkersGroup)
+		})
 		s.workersRest()
 		h, extra = s.finish()
 		h.Meta.Bounds.Sound = []string{"good", "slow", "flaky"}

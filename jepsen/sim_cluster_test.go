@@ -85,6 +85,8 @@ type simCluster struct {
 	last  map[string]fsm.EventID // of each reader
 	slow  []string               // ends that took longer than they may
 
+	copies copies
+
 	parked atomic.Pointer[park]
 	calm   atomic.Bool // who takes part in a group is to stay as it is
 }
@@ -293,7 +295,7 @@ func (s *simCluster) start(name string, newAddress bool, then func()) error {
 		s.works(sn, l, s.cfg.catalog)
 	}
 	s.wg.Go(func() { s.follow(sn, l) })
-	s.wg.Go(func() { s.sampleEvery(sn, l, 2*time.Second) })
+	s.wg.Go(func() { s.sampleEvery(sn, l, 4*time.Second) })
 	return nil
 }
 

@@ -240,8 +240,13 @@ func (s *simCluster) rest() {
 		s.t.Error("there is no group")
 		return
 	}
-	r := jepsen.Rest{Node: l.n.ID(), Revision: v.Revision(), Group: "g", Assigner: g.Settings.Assigner, Wanted: g.WantedCount()}
-	if s.cfg.group.deploys {
+	s.r.Rest(s.restOf(l, v, g))
+}
+
+// restOf is how a copy shows a group.
+func (s *simCluster) restOf(l *simLife, v *fsm.View, g *fsm.Group) jepsen.Rest {
+	r := jepsen.Rest{Node: l.n.ID(), Revision: v.Revision(), Group: g.Name, Assigner: g.Settings.Assigner, Wanted: g.WantedCount()}
+	if s.cfg.group != nil && s.cfg.group.deploys {
 		r.Assigner += ", not all can run all"
 	}
 	has := map[string]int{}
@@ -256,7 +261,42 @@ func (s *simCluster) rest() {
 	for _, sess := range g.Members() {
 		r.Shares = append(r.Shares, jepsen.Share{Instance: sess.InstanceID, Has: has[sess.InstanceID], Draining: sess.Draining(), Cordoned: sess.Cordoned()})
 	}
-	s.r.Rest(r)
+	return r
+}
+
+// even tells whether a copy shows a group as it should be at rest.
+func (s *simCluster) even(l *simLife, v *fsm.View, group string) bool {
+	g, ok := v.Group(group)
+	if !ok {
+		return false
+	}
+	r := s.restOf(l, v, g)
+	return len(r.Faults()) == 0
+}
+
+// quiet is how long nothing has changed once all is at rest: longer than anybody
+// waits before the next try.
+const quiet = 8 * time.Second
+
+// settled waits until all is well and nothing changes any more, but most at the
+// longest. With one seed of four it waits that long in any case: what is at rest
+// stays so.
+func (s *simCluster) settled(most time.Duration, well func(l *simLife, v *fsm.View) bool) {
+	revision, since, end := uint64(0), time.Now(), time.Now().Add(most)
+	for time.Until(end) > 0 {
+		time.Sleep(min(time.Second, time.Until(end)))
+		l := s.any()
+		if l == nil || s.cfg.seed%4 == 0 {
+			revision = 0
+			continue
+		}
+		if v := l.n.View(); v.Revision() != revision || !well(l, v) {
+			revision, since = v.Revision(), time.Now()
+		}
+		if time.Since(since) >= quiet {
+			return
+		}
+	}
 }
 
 // could tells whether anybody may be given the workload.
@@ -318,7 +358,8 @@ func (s *simCluster) settles(operator *jepsen.GroupOperator, rng *rand.Rand) {
 	s.mend()
 	time.Sleep(s.cfg.timing.SessionTTL + 8*s.cfg.timing.RaftTimeout) // whoever has died is gone
 	operator.Relieve(s.ctx)
-	time.Sleep(40 * time.Second)
+	well := func(l *simLife, v *fsm.View) bool { return s.even(l, v, "g") }
+	s.settled(40*time.Second, well)
 	s.rest()
 	all := operator.S.Members()
 	if len(all) < 2 {
@@ -330,7 +371,7 @@ func (s *simCluster) settles(operator *jepsen.GroupOperator, rng *rand.Rand) {
 	if err := operator.S.Mark(s.ctx, mark, who.ID); err != nil {
 		s.t.Errorf("%s %s: %v", mark, who.ID, err)
 	}
-	time.Sleep(15 * time.Second)
+	s.settled(15*time.Second, well)
 	s.rest()
 	healed()
 }
