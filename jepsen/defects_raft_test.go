@@ -291,7 +291,12 @@ func (g *gate) wrongSuffix(t *testing.T, s *simCluster) {
 		pass := g.elect(t, s, a)
 		s.apart(a, c)
 		pass()
-		time.Sleep(100 * time.Millisecond) // c has it; a majority is missed only now
+		for range 100 { // until it has missed the majority; c has what it wrote
+			time.Sleep(10 * time.Millisecond)
+			if s.lifeOf(a).n.Status().Role != node.RoleLeader {
+				break
+			}
+		}
 	}
 	s.net.HealAll()
 	s.apart(a)
