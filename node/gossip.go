@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,6 +57,7 @@ type gossipMeta struct {
 type gossipSeen struct {
 	meta  gossipMeta
 	state string // alive, dead, left
+	at    *net.UDPAddr
 }
 
 var (
@@ -129,8 +131,9 @@ func (g *gossip) note(n *memberlist.Node, state string) {
 	if state == "dead" && meta.Leaving {
 		state = "left"
 	}
+	at := &net.UDPAddr{IP: slices.Clone(n.Addr), Port: int(n.Port)} // memberlist's own may change at any time
 	g.mu.Lock()
-	g.seen[n.Name] = gossipSeen{meta: meta, state: state}
+	g.seen[n.Name] = gossipSeen{meta: meta, state: state, at: at}
 	g.mu.Unlock()
 	if state == "alive" {
 		g.book.learn(n.Name, meta.Addr, meta.Boot)
@@ -186,9 +189,10 @@ func (g *gossip) leave() {
 	g.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	var pushes sync.WaitGroup
-	for _, m := range g.list.Members() {
-		if m.Name != g.list.LocalNode().Name {
-			pushes.Go(func() { g.push(ctx, m) })
+	self := g.list.LocalNode().Name
+	for name, m := range g.members() {
+		if name != self && m.state == "alive" {
+			pushes.Go(func() { g.push(ctx, name, m.at) })
 		}
 	}
 	_ = g.list.UpdateNode(gossipLeaveTimeout)
@@ -199,9 +203,9 @@ func (g *gossip) leave() {
 
 // push has what there is to tell go to a member at once, until ctx ends: it
 // travels with every ping.
-func (g *gossip) push(ctx context.Context, m *memberlist.Node) {
+func (g *gossip) push(ctx context.Context, name string, at *net.UDPAddr) {
 	for {
-		_, _ = g.list.Ping(m.Name, &net.UDPAddr{IP: m.Addr, Port: int(m.Port)})
+		_, _ = g.list.Ping(name, at)
 		if pause(ctx, gossipLeavePause) != nil {
 			return
 		}
