@@ -105,7 +105,9 @@ func (h *raftHost) startLocked() error {
 	run.peers = newPeers(h.id, raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: h.layer(), MaxPool: raftMaxPool, Timeout: raftIOTimeout, MaxRPCsInFlight: 1, Logger: logger,
 	}), durable)
-	run.peers.space = heartbeatSpace(h.timeout)
+	if !h.store.seams.Defects.VerifyLeaderProof { // which takes raft's own heartbeats for a proof
+		run.peers.space = heartbeatSpace(h.timeout)
+	}
 	run.peers.calls = run.peers.NetworkTransport.Consumer()
 	if h.store.seams.Step != nil {
 		run.peers.calls = watchedCalls(run.peers.calls, run.peers.closing, h.store.seams.Step)
