@@ -32,8 +32,11 @@
 // under way and when that fails; the new code begins under the same grant.
 //
 // A run that fails is run again after a back-off, on the instance that has the
-// worker, up to a number of times; the next failure is the worker's. Code that
-// an instance can't load is that instance's failure: another one is tried.
+// worker, up to a number of times; the next failure is the worker's. Until then
+// [Worker.Failing] says on every instance how it stands: each failure is put on
+// record as an execution of the job miw/worker/<ID>/runs. Code that an instance
+// can't load is that instance's failure: another one is tried. Where nobody has
+// what a worker needs, [Worker.Lacks] says so.
 //
 // # Guarantees
 //
