@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -231,20 +230,4 @@ func (n *Namespaces) Close() {
 	for _, node := range append([]string{"br"}, n.nodes...) {
 		_ = command("ip", "netns", "del", n.name(node)) // one that was never made
 	}
-}
-
-// deadNamespaces are those whose maker is no more.
-func deadNamespaces() (dead []string) {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	out, _ := exec.Command("ip", "netns", "list").Output() // without ip there are none
-	for line := range strings.Lines(string(out)) {
-		if m := namespaceName.FindStringSubmatch(line); m != nil {
-			if pid, _ := strconv.Atoi(m[1]); syscall.Kill(pid, 0) == syscall.ESRCH {
-				dead = append(dead, m[0])
-			}
-		}
-	}
-	return dead
 }

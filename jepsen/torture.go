@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -127,80 +125,6 @@ func (t *Torture) play(ctx context.Context, c *chamber) *Report {
 	t.say("judging")
 	h := c.r.Finish()
 	return &Report{History: h, Schedule: steps, Verdicts: CheckProcesses(h), Replay: Replay(h.Meta)}
-}
-
-// newFolder makes the folder of a run and locks it. It gets its name only then, so
-// that one whose lock is free is a dead run's.
-func newFolder() (dir string, release func(), err error) {
-	// Sockets lie in it, whose paths must be short.
-	fresh, err := os.MkdirTemp("", "miwn-")
-	if err != nil {
-		return "", nil, err
-	}
-	defer func() {
-		if err != nil {
-			os.RemoveAll(fresh)
-		}
-	}()
-	parent, err := filepath.EvalSymlinks(filepath.Dir(fresh))
-	if err != nil {
-		return "", nil, err
-	}
-	dir = filepath.Join(parent, runFolder+strings.TrimPrefix(filepath.Base(fresh), "miwn-"))
-	const longest = 80
-	if len(dir) > longest {
-		return "", nil, fmt.Errorf("%s is too long a path for sockets: set TMPDIR to a folder with a short one", dir)
-	}
-	if release, err = lockFolder(fresh); err != nil {
-		return "", nil, err
-	}
-	if err := os.Rename(fresh, dir); err != nil {
-		release()
-		return "", nil, err
-	}
-	return dir, release, nil
-}
-
-const runFolder = "miwt-" // what the names of runs' folders begin with
-
-// sweep removes what runs left that were killed, and says what that was.
-func sweep(parent string) (removed []string) {
-	folders := deadFolders(parent)
-	var parts []string
-	for _, dir := range folders {
-		parts = append(parts, fmt.Sprintf("%s with %d processes", dir, killMarked(dir)))
-		// The sweep leaves alone what is young.
-		_ = os.Chtimes(filepath.Join(dir, lockFile), time.Time{}, time.Unix(0, 0))
-	}
-	if spaces := deadNamespaces(); len(spaces) > 0 {
-		parts = append(parts, "the network namespaces "+strings.Join(spaces, ", "))
-	}
-	sweepFolders(parent)
-	if len(parts) > 0 {
-		removed = append(removed, "removed what was left of a torture that was killed: "+strings.Join(parts, "; "))
-	}
-	for _, dir := range folders {
-		if _, err := os.Lstat(dir); err == nil {
-			removed = append(removed, dir+" is left of a torture that was killed, and can't be removed")
-		}
-	}
-	return removed
-}
-
-// deadFolders are those of runs whose process is no more.
-func deadFolders(parent string) (dead []string) {
-	folders, _ := filepath.Glob(filepath.Join(parent, runFolder+"*"))
-	for _, dir := range folders {
-		f, err := os.Open(filepath.Join(dir, lockFile))
-		if err != nil {
-			continue // another's
-		}
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			dead = append(dead, dir)
-		}
-		f.Close()
-	}
-	return dead
 }
 
 // Replay is the command line that repeats a run, with a report of its own.
