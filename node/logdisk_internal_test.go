@@ -215,7 +215,7 @@ func TestLogDiskKeepsWhatItAcknowledged(t *testing.T) {
 	}
 	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 7))
-		pow := &power{rng: rng, left: -1}
+		pow := &power{rng: rand.New(rand.NewPCG(seed, 8)), left: -1}
 		file, bolt := newTornFile(pow), &memBolt{pow, map[uint64]*raft.Log{}}
 		if err := layOut(file, journalID{1}); err != nil {
 			t.Fatal(err)
