@@ -475,6 +475,7 @@ func simulateCatalog(t *testing.T, cfg simConfig, _ []jepsen.Fault) (*jepsen.His
 func TestSimCatalog(t *testing.T) {
 	var mu sync.Mutex
 	var all jepsen.CatalogCounts
+	seeds, runs := 0, 0
 	run := func(t *testing.T, cfg simConfig, faults []jepsen.Fault) (*jepsen.History, []jepsen.Step, []jepsen.Verdict) {
 		h, steps, extra := simulateCatalog(t, cfg, faults)
 		c := jepsen.CountCatalog(h)
@@ -485,12 +486,20 @@ func TestSimCatalog(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		all.Add(c)
+		seeds++
+		runs += len(h.Runs)
 		return h, steps, extra
 	}
-	t.Cleanup(func() { t.Logf("all: %+v", all) })
+	t.Cleanup(func() {
+		t.Logf("all: %+v, %d runs", all, runs)
+		// One seed may have few: its workers are stopped and deleted as it says.
+		if seeds >= 12 && runs < 40*seeds {
+			t.Errorf("too little happened to judge by: %d runs in %d seeds", runs, seeds)
+		}
+	})
 	torments(t, catalogSeeds, catalogRaced, func(seed int64) torment {
 		return torment{run: run, cfg: simConfig{seed: seed, name: "workers under random faults", stubborn: 60}}
 	}, func(c jepsen.Counts) bool {
-		return c.Grants >= 20 && c.Runs >= 10 && c.Faults >= 5 && c.Rests == 1
+		return c.Grants >= 20 && c.Runs >= 4 && c.Faults >= 5 && c.Rests == 1
 	})
 }
