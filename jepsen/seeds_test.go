@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -19,7 +20,21 @@ var (
 	shrinkFlag   = flag.Bool("shrink", false, "shrink the schedule of a seed that fails to the smallest that still fails once in -replay tries (50 if not given)")
 	patienceFlag = flag.Duration("patience", 5*time.Minute, "how long replaying and shrinking one seed may take")
 	scheduleFlag = flag.String("schedule", "", "carry out the schedule of this report.json under its seed")
+	defectFlag   = flag.String("defect", "", "plant this bug, a field of node.Defects or fsm.Defects")
 )
+
+// plantBug switches on the bug of that name.
+func plantBug(t *testing.T, cfg *simConfig, name string) {
+	t.Helper()
+	for _, v := range []reflect.Value{reflect.ValueOf(&cfg.defects).Elem(), reflect.ValueOf(&cfg.defects.FSM).Elem()} {
+		if f := v.FieldByName(name); f.IsValid() && f.Kind() == reflect.Bool {
+			f.SetBool(true)
+			cfg.defect = name
+			return
+		}
+	}
+	t.Fatalf("-defect %s: there is no such bug in node.Defects or fsm.Defects", name)
+}
 
 // torment is one seed of a simulation, to be run as often as one likes.
 type torment struct {
@@ -129,6 +144,9 @@ func torments(t *testing.T, plain, raced int, of func(seed int64) torment, enoug
 			t.Parallel()
 			o := of(seed)
 			o.cfg.steps = steps
+			if *defectFlag != "" {
+				plantBug(t, &o.cfg, *defectFlag)
+			}
 			h, steps, extra := o.run(t, o.cfg, o.faults)
 			r := judge(t, h, steps, extra...)
 			t.Log(r.Summary())
