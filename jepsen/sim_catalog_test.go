@@ -21,8 +21,8 @@ import (
 
 // How many seeds of the catalog a CI run has, without and with the race detector.
 const (
-	catalogSeeds = 24
-	catalogRaced = 2
+	catalogSeeds = 64
+	catalogRaced = 4
 )
 
 // catalogConfig is what the workers of a simulated cluster have in common. Their

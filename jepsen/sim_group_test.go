@@ -18,8 +18,8 @@ import (
 
 // How many seeds of a group a CI run has, without and with the race detector.
 const (
-	groupSeeds = 80
-	groupRaced = 8
+	groupSeeds = 120
+	groupRaced = 9
 )
 
 // groupConfig says what the group of a simulated cluster is like. Its name is

@@ -14,8 +14,8 @@ import (
 
 // How many seeds a CI run has, without and with the race detector.
 const (
-	simSeeds = 200
-	simRaced = 12
+	simSeeds = 320
+	simRaced = 14
 )
 
 // simulate runs one seed and returns what was seen, to be judged.
