@@ -19,9 +19,10 @@ type addressBook struct {
 	folder *folder
 
 	mu      sync.Mutex
-	entries map[string]bookEntry // by node ID
-	heard   map[string]time.Time // when the entry was last confirmed, by node ID
-	change  chan struct{}        // one slot: there is something to save
+	entries map[string]bookEntry     // by node ID
+	heard   map[string]time.Time     // when the entry was last confirmed, by node ID
+	moved   map[string]chan struct{} // closed when the node's address changes, by node ID
+	change  chan struct{}            // one slot: there is something to save
 }
 
 // bookMemory is how long the address of a node is kept that is no member and is
@@ -40,7 +41,7 @@ type bookRecord struct {
 }
 
 func openBook(f *folder) (*addressBook, error) {
-	b := &addressBook{folder: f, entries: make(map[string]bookEntry), heard: make(map[string]time.Time), change: make(chan struct{}, 1)}
+	b := &addressBook{folder: f, entries: make(map[string]bookEntry), heard: make(map[string]time.Time), moved: make(map[string]chan struct{}), change: make(chan struct{}, 1)}
 	var rec bookRecord
 	if _, err := f.read(peersFile, &rec); err != nil {
 		return nil, err
@@ -67,6 +68,10 @@ func (b *addressBook) learn(id, addr string, boot uint64) {
 	b.heard[id] = time.Now()
 	if e := (bookEntry{addr, boot}); e != known {
 		b.entries[id] = e
+		if c := b.moved[id]; c != nil && e.Addr != known.Addr {
+			close(c)
+			delete(b.moved, id)
+		}
 		select {
 		case b.change <- struct{}{}:
 		default:
@@ -77,10 +82,29 @@ func (b *addressBook) learn(id, addr string, boot uint64) {
 func (b *addressBook) resolve(id string) (string, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.addrOf(id)
+}
+
+func (b *addressBook) addrOf(id string) (string, error) {
 	if e, ok := b.entries[id]; ok {
 		return e.Addr, nil
 	}
 	return "", fmt.Errorf("no address known for node %s", id)
+}
+
+// locate is resolve for who wants to know when the address changes.
+func (b *addressBook) locate(id string) (addr string, moved <-chan struct{}, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if addr, err = b.addrOf(id); err != nil {
+		return "", nil, err
+	}
+	c := b.moved[id]
+	if c == nil {
+		c = make(chan struct{})
+		b.moved[id] = c
+	}
+	return addr, c, nil
 }
 
 // owner is another node that was last heard of at addr, "" for none.

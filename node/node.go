@@ -111,7 +111,7 @@ func (n *Node) assemble() (err error) {
 	})
 	n.raft = &raftHost{
 		id: n.ident.id, log: n.log, timeout: cfg.Timing.RaftTimeout, machine: n.machine, wedged: make(chan string, 1),
-		layer: func() raft.StreamLayer { return n.trans.Load().Raft(n.book.resolve) },
+		layer: func() raft.StreamLayer { return n.trans.Load().Raft(n.book.locate) },
 	}
 	n.metrics = newMetrics(n)
 	n.raft.sawApply, n.raft.sawCommit = observed(n.metrics.apply), observed(n.metrics.commit)

@@ -58,13 +58,13 @@ func (b *book) set(id, addr string) {
 	b.addrs[id] = addr
 }
 
-func (b *book) find(id string) (string, error) {
+func (b *book) find(id string) (string, <-chan struct{}, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if a, ok := b.addrs[id]; ok {
-		return a, nil
+		return a, nil, nil
 	}
-	return "", fmt.Errorf("node %s is unknown", id)
+	return "", nil, fmt.Errorf("node %s is unknown", id)
 }
 
 type stores struct {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -142,7 +143,9 @@ func (g *gossipLayer) DialAddressTimeout(addr memberlist.Address, timeout time.D
 	if g.layer.isShut() {
 		return nil, ErrClosed
 	}
-	return g.layer.dial(addr.Addr, addr.Name, timeout)
+	ctx, cancel := context.WithTimeout(g.layer.t.ctx, cmp.Or(timeout, greetTimeout))
+	defer cancel()
+	return g.layer.dial(ctx, addr.Addr, addr.Name)
 }
 
 // Shutdown implements memberlist.Transport.

@@ -347,7 +347,7 @@ func TestWithoutCluster(t *testing.T) {
 		old := listen(t, n, "old")
 		fresh := listen(t, n, "fresh", change{id: transport.Identity{ClusterID: "none"}})
 		old.Raft(nil)
-		resolve := func(string) (string, error) { return old.Addr(), nil }
+		resolve := func(string) (string, <-chan struct{}, error) { return old.Addr(), nil, nil }
 		raftOf := fresh.Raft(resolve)
 		if err := ask(fresh, old.Addr(), "old"); err != nil {
 			t.Errorf("call: %v", err)

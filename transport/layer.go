@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"net"
 	"sync"
@@ -78,10 +77,8 @@ func (l *layer) offer(s *stream, limit time.Duration) {
 	}
 }
 
-// dial opens a stream of the layer's kind; a timeout of 0 leaves it at the limit of the greeting.
-func (l *layer) dial(addr, want string, timeout time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(l.t.ctx, cmp.Or(timeout, greetTimeout))
-	defer cancel()
+// dial opens a stream of the layer's kind.
+func (l *layer) dial(ctx context.Context, addr, want string) (net.Conn, error) {
 	s, err := l.t.dial(ctx, l.kind, addr, want, l)
 	if err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -96,7 +97,7 @@ func TestWipedNode(t *testing.T) {
 		if err := ask(wiped, n1.Addr(), "n1"); err != nil {
 			t.Errorf("asking its way: %v", err)
 		}
-		_, err := wiped.Raft(func(string) (string, error) { return n1.Addr(), nil }).Dial("n1", time.Second)
+		_, err := wiped.Raft(func(string) (string, <-chan struct{}, error) { return n1.Addr(), nil, nil }).Dial("n1", time.Second)
 		wantRefusal(t, err, transport.RefusedNotAdmitted)
 		wiped.join("blue")
 		wantRefusal(t, ask(wiped, n1.Addr(), "n1"), transport.RefusedOlderBoot)
@@ -211,6 +212,43 @@ func TestClose_HalfOpen(t *testing.T) {
 		}
 		if _, err := m.Raft(nil).Accept(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("a layer made after Close: got %v", err)
+		}
+	})
+}
+
+// A dial of a node that has moved to another address is not waited for where
+// nobody is who would refuse it.
+func TestRaftLayer_DialOfAMovedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := memnet.New(1)
+		defer n.Close()
+		n1, n2 := listen(t, n, "n1"), listen(t, n, "n2")
+		n2.Raft(nil)
+		listen(t, n, "gone")
+		n.Isolate("gone") // whoever dials it hears nothing
+		type place struct {
+			addr  string
+			moved chan struct{}
+		}
+		var at atomic.Pointer[place]
+		at.Store(&place{"gone:7400", make(chan struct{})})
+		layer := n1.Raft(func(string) (string, <-chan struct{}, error) { return at.Load().addr, at.Load().moved, nil })
+		began := time.Now()
+		time.AfterFunc(300*time.Millisecond, func() { close(at.Swap(&place{n2.Addr(), nil}).moved) })
+		conn, err := layer.Dial("n2", 2*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		if took := time.Since(began); took < 300*time.Millisecond || took > 400*time.Millisecond {
+			t.Errorf("it took %v, want 300 ms and a greeting", took)
+		}
+
+		// And one that stays where it is takes as long as it may.
+		at.Store(&place{"gone:7400", nil})
+		began = time.Now()
+		if _, err := layer.Dial("n2", 2*time.Second); err == nil || time.Since(began) != 2*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
 }
