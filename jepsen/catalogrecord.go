@@ -3,8 +3,6 @@ package jepsen
 import (
 	"cmp"
 	"fmt"
-	"slices"
-	"sort"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -280,7 +278,7 @@ func checkCatalogRecord(h *History) Verdict {
 		checked += len(ops) - 1
 		switch porcupine.CheckOperationsTimeout(model, ops, searchLimit) {
 		case porcupine.Illegal:
-			faults = append(faults, fmt.Sprintf("%s: no order of its %d calls and %d changes is legal; the shortest bad prefix ends with %s", l.key, len(ops)-1, len(l.changes), badCall(model, ops)))
+			faults = append(faults, fmt.Sprintf("%s: no order of its %d calls and %d changes is legal; the shortest bad prefix ends with %s", l.key, len(ops)-1, len(l.changes), badPrefix(model, ops, leftOpenCall)))
 		case porcupine.Unknown:
 			faults = append(faults, fmt.Sprintf("%s: undecided after %v (%d calls)", l.key, searchLimit, len(ops)-1))
 		}
@@ -288,30 +286,9 @@ func checkCatalogRecord(h *History) Verdict {
 	return verdict(CheckCatalogRecord, checked, faults)
 }
 
-// badCall names the call whose return makes the history illegal, as badPrefix
-// does for leases.
-func badCall(m porcupine.Model, ops []porcupine.Operation) string {
-	ends := slices.Clone(ops)
-	slices.SortStableFunc(ends, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
-	n := sort.Search(len(ends), func(n int) bool {
-		cut := ends[n].Return
-		var part []porcupine.Operation
-		for _, o := range ops {
-			switch c := o.Input.(catalogCall); {
-			case o.Return <= cut:
-			case o.Call > cut, c.Kind == KindShow, c.Outcome == Refused:
-				continue
-			default:
-				o.Return = int64(Never)
-				c.cut = true
-				o.Input = c
-			}
-			part = append(part, o)
-		}
-		return porcupine.CheckOperationsTimeout(m, part, time.Second) == porcupine.Illegal
-	})
-	if n == len(ends) {
-		return "(none found)"
-	}
-	return fmt.Sprintf("[%v, %v] %v", time.Duration(ends[n].Call), time.Duration(ends[n].Return), ends[n].Input)
+// leftOpenCall is leftOpen for a call.
+func leftOpenCall(input any) (open any, ok bool) {
+	c := input.(catalogCall)
+	c.cut = true
+	return c, c.Kind != KindShow && c.Outcome != Refused
 }

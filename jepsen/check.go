@@ -156,7 +156,7 @@ func checkRegister(h *History) Verdict {
 		case porcupine.Illegal:
 			fault := fmt.Sprintf("%s: no order of its %d operations is legal", key, len(steps))
 			if len(faults) == 0 { // which takes seconds; the first key is where to look
-				fault += "; the shortest bad prefix ends with " + badPrefix(model, steps)
+				fault += "; the shortest bad prefix ends with " + badPrefix(model, steps, leftOpen)
 			}
 			faults = append(faults, fault)
 		case porcupine.Unknown:
@@ -166,24 +166,29 @@ func checkRegister(h *History) Verdict {
 	return verdict(CheckRegister, checked, faults)
 }
 
+// leftOpen is an operation without its return; not ok: it says nothing then.
+func leftOpen(input any) (open any, ok bool) {
+	s := input.(step)
+	s.open = true
+	return s, s.kind != KindRead && s.outcome != Refused
+}
+
 // badPrefix names the operation whose return makes the history illegal. What
 // was under way at a cut is left open there, so a prefix of a legal history is
 // legal and the search may halve.
-func badPrefix(m porcupine.Model, ops []porcupine.Operation) string {
+func badPrefix(m porcupine.Model, ops []porcupine.Operation, leftOpen func(input any) (open any, ok bool)) string {
 	ends := slices.Clone(ops)
 	slices.SortStableFunc(ends, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) })
 	n := sort.Search(len(ends), func(n int) bool {
 		cut := ends[n].Return
 		var part []porcupine.Operation
 		for _, o := range ops {
-			switch s := o.Input.(step); {
-			case o.Return <= cut:
-			case o.Call > cut, s.kind == KindRead, s.outcome == Refused:
-				continue
-			default:
-				o.Return = int64(Never)
-				s.open = true
-				o.Input = s
+			if o.Return > cut {
+				open, ok := leftOpen(o.Input)
+				if !ok || o.Call > cut {
+					continue
+				}
+				o.Input, o.Return = open, int64(Never)
 			}
 			part = append(part, o)
 		}
