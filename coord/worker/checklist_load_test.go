@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -222,11 +223,10 @@ var loadRows = []row{
 	}},
 	{"093_of_several_that_load_one_counts", func(t *testing.T, w *world) {
 		open := make(gate)
-		first := true
+		var later atomic.Bool
 		a, _, _ := w.three(w.script(func(s *scripted) {
 			s.load = func(context.Context, worker.Program) error {
-				if first {
-					first = false
+				if !later.Swap(true) {
 					<-open // it does not hear that it is too late
 				}
 				return nil
