@@ -150,6 +150,7 @@ func TestProcessTorture_Interrupted(t *testing.T) {
 	}{
 		{"once", 1, []string{"tormenting", " + "}, true}, // " + " is a fault
 		{"twice", 2, []string{"tormenting", " + "}, false},
+		{"while it starts", 1, []string{" nodes, 10m0s"}, false}, // its first line
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			x := newTortures(t)
