@@ -143,14 +143,7 @@ func (u *scriptUnit) Run(ctx context.Context, run worker.Run) error {
 // works has a life of a node load and run workers, as `miwnode start` does. Its
 // Catalog leaves now and then, and comes back. It runs in a bubble.
 func (s *simCluster) works(sn *simNode, l *simLife, cfg *catalogConfig) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	s.wg.Go(func() {
-		select {
-		case <-l.dead:
-		case <-ctx.Done():
-		}
-		cancel()
-	})
+	ctx := s.during(l)
 	rng := rand.New(rand.NewPCG(uint64(s.cfg.seed), uint64(7000+sn.index*1000+sn.boots)))
 	r := &script{s: s, sn: sn, l: l, rng: rand.New(rand.NewPCG(rng.Uint64(), 1)), tries: map[string]int{}}
 	cat, err := worker.NewCatalog(l.n, func(c *worker.Config) {

@@ -302,6 +302,19 @@ func (s *simCluster) start(name string, newAddress bool, then func()) error {
 // proc names the process of the next boot.
 func (sn *simNode) proc() string { return fmt.Sprintf("%s/%d", sn.name, sn.boots+1) }
 
+// during returns a context that ends with the life.
+func (s *simCluster) during(l *simLife) context.Context {
+	ctx, cancel := context.WithCancel(s.ctx)
+	s.wg.Go(func() {
+		select {
+		case <-l.dead:
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+	return ctx
+}
+
 // gone tells whether the life is over and its folder free.
 func (l *simLife) gone() bool {
 	select {

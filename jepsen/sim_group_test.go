@@ -91,14 +91,7 @@ func (c *groupConfig) declares(rng *rand.Rand) coord.Group {
 // shares has a life of a node take part in the group, as `miwnode start --group`
 // does. Its Coordinator leaves now and then, and comes back. It runs in a bubble.
 func (s *simCluster) shares(sn *simNode, l *simLife, cfg *groupConfig) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	s.wg.Go(func() {
-		select {
-		case <-l.dead:
-		case <-ctx.Done():
-		}
-		cancel()
-	})
+	ctx := s.during(l)
 	rng := rand.New(rand.NewPCG(uint64(s.cfg.seed), uint64(sn.index*1000+sn.boots)))
 	work := func(ctx context.Context, w coord.Workload, lease *coord.Lease) error {
 		return s.work.Do(ctx, jepsen.Grant{Proc: l.proc, Node: sn.name, Key: lease.Key(), Token: lease.Token(), Valid: lease.Valid, Draining: lease.Draining(), Dead: l.dead})
